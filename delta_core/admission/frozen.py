@@ -1,0 +1,182 @@
+"""Frozen configs: what was admitted, what was derived for it, and which fast encoders are certified for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from ..errors import ConfigError
+from .sections import AddedToken, Json, Sections
+from .transitions import Derivation, Transitions
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Certification:
+    """One (encoder, encoder version, reference version) that was shown to give the reference's IDs for a config.
+
+    guards: inclusive code point ranges at which the encoder differs; a segment with one of them goes to the reference.
+    cases: how many comparisons stand behind it.
+    """
+
+    encoder: str
+    encoder_version: str
+    reference_version: str
+    guards: tuple[tuple[int, int], ...]
+    cases: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.encoder, self.encoder_version, self.reference_version
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A frozen copy of one tokenizer: sections and digests, never its vocabulary.
+
+    file_sha256: the digest of the tokenizer.json it was taken from, None when it was taken from a live object.
+    """
+
+    name: str
+    file_sha256: str | None
+    sections: Sections
+    transitions: Transitions
+    certified: tuple[Certification, ...] = ()
+
+    def added_tokens_section(self) -> list[dict[str, Json]]:
+        """The added_tokens section in the form of a tokenizer.json."""
+        return [token.to_json() for token in self.sections.added_tokens]
+
+    def certification(self, encoder: str, encoder_version: str, reference_version: str) -> Certification | None:
+        """The record that lets an encoder serve this config under this reference, or None."""
+        key = (encoder, encoder_version, reference_version)
+        return next((c for c in self.certified if c.key == key), None)
+
+    def with_certification(self, new: Certification) -> Frozen:
+        """A copy in which `new` replaces an older record of the same triple."""
+        kept = [c for c in self.certified if c.key != new.key]
+        return replace(self, certified=tuple(sorted([*kept, new], key=lambda c: c.key)))
+
+    def to_json(self) -> str:
+        """The text of the config file: stable, one added token and one class a line."""
+        s = self.sections
+        small = {
+            name: getattr(s, name)
+            for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding", "model")
+        }
+        t = self.transitions
+        head = {
+            "format": FORMAT,
+            "name": self.name,
+            "file_sha256": self.file_sha256,
+            "sections": small,
+            "digests": {"vocab": s.vocab_digest, "merges": s.merges_digest},
+            "certified": [asdict(c) for c in self.certified],
+        }
+        text = json.dumps(head, indent=1, ensure_ascii=True)[:-2]
+        classes = [[signature, samples] for signature, samples in zip(t.signatures, t.samples, strict=True)]
+        safe = [[p, *(q for a, q in t.safe if a == p)] for p in sorted({a for a, _ in t.safe})]
+        return (
+            f'{text},\n "added_tokens": {_rows([token.to_row() for token in s.added_tokens])},\n'
+            f' "transitions": {{\n  "tests": {_rows(list(t.tests))},\n  "classes": {_rows(classes)},\n'
+            f'  "safe": {_rows(safe)},\n  "derivation": {json.dumps(asdict(t.derivation))}\n }}\n}}\n'
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Frozen:
+        """Raises ConfigError."""
+        try:
+            raw = json.loads(text)
+            if raw["format"] != FORMAT:
+                raise ConfigError(f"format {raw['format']} is not {FORMAT}")
+            t = raw["transitions"]
+            return Frozen(
+                name=raw["name"],
+                file_sha256=raw["file_sha256"],
+                sections=Sections(
+                    added_tokens=tuple(AddedToken.from_row(row) for row in raw["added_tokens"]),
+                    vocab_digest=raw["digests"]["vocab"],
+                    merges_digest=raw["digests"]["merges"],
+                    **raw["sections"],
+                ),
+                transitions=Transitions(
+                    tests=tuple(t["tests"]),
+                    signatures=tuple(signature for signature, _ in t["classes"]),
+                    samples=tuple(samples for _, samples in t["classes"]),
+                    safe=tuple((row[0], q) for row in t["safe"] for q in row[1:]),
+                    derivation=Derivation(**t["derivation"]),
+                ),
+                certified=tuple(
+                    Certification(
+                        **{
+                            **{f.name: c[f.name] for f in fields(Certification)},
+                            "guards": tuple((low, high) for low, high in c["guards"]),
+                        }
+                    )
+                    for c in raw["certified"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ConfigError(f"not a frozen config: {type(error).__name__}: {error}") from error
+
+    def write(self, folder: Path) -> Path:
+        """Write NAME.json into a folder, atomically, and return its path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{self.name}.json"
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(self.to_json())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+        return target
+
+
+def _rows(values: list[Json]) -> str:
+    lines = ",\n".join(f"   {json.dumps(value, ensure_ascii=True)}" for value in values)
+    return f"[\n{lines}\n  ]" if lines else "[]"
+
+
+def user_folder() -> Path:
+    """Where `delta freeze` and `delta certify` write: $DELTA_CONFIGS, else the XDG config home."""
+    configured = os.environ.get("DELTA_CONFIGS")
+    if configured:
+        return Path(configured)
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(home) / "delta-tokenizer" / "configs"
+
+
+def bundled_folder() -> Path:
+    """Where the configs of this package lie: beside the code when installed, at the top level in a checkout."""
+    here = Path(__file__).resolve().parent.parent
+    installed = here / "configs"
+    return installed if installed.is_dir() else here.parent / "configs"
+
+
+def load_all() -> Iterator[Frozen]:
+    """All frozen configs, the user's first. A broken file of the user's raises ConfigError that names it."""
+    for folder in (user_folder(), bundled_folder()):
+        if folder.is_dir():
+            for path in sorted(folder.glob("*.json")):
+                yield load_path(path)
+
+
+def load_path(path: Path) -> Frozen:
+    """Raises ConfigError with the path in it."""
+    try:
+        return Frozen.from_json(path.read_text(encoding="ascii"))
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def load_frozen(name: str) -> Frozen:
+    """The config of one name, the user's first. Raises ConfigError when there is none."""
+    for folder in (user_folder(), bundled_folder()):
+        path = folder / f"{name}.json"
+        if path.is_file():
+            return load_path(path)
+    raise ConfigError(f"no frozen config named {name!r}")

@@ -1,0 +1,47 @@
+"""Why a request, or a whole tokenizer, takes the stock path: one enum, metric label and word in the log alike."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Reason(str, Enum):
+    """Why Delta Tokenizer stood aside."""
+
+    # The tokenizer as a whole: decided once, at admission.
+    NOT_FAST = "not_fast"  # no Hugging Face `tokenizers` object behind it
+    UNKNOWN_TOKENIZER = "unknown_tokenizer"  # no frozen config has its vocabulary and merges
+    SECTION_DIFFERS = "section_differs"  # a frozen config fits except for the named sections
+    UNSUPPORTED_MODEL = "unsupported_model"  # not BPE, or BPE with dropout
+    UNSUPPORTED_NORMALIZER = "unsupported_normalizer"
+    UNSUPPORTED_PRE_TOKENIZER = "unsupported_pre_tokenizer"
+    UNSUPPORTED_POST_PROCESSOR = "unsupported_post_processor"
+    UNSUPPORTED_ADDED_TOKEN = "unsupported_added_token"  # lstrip, rstrip or single_word
+    TRUNCATION_SET = "truncation_set"
+    PADDING_SET = "padding_set"
+
+    # One request.
+    LIVE_CHANGED = "live_changed"  # the live tokenizer is not the one that was admitted any more
+    NOT_TEXT = "not_text"  # the input is no str; the reference decides what to make of it
+    BAD_TEXT = "bad_text"  # lone surrogates: the reference raises its own error
+    ENCODER_FAILED = "encoder_failed"  # a fast encoder raised where the reference does not
+    INTERNAL = "internal"  # a fault of our own
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class DeltaError(Exception):
+    """Base of the errors this package raises on its own account; encoding never raises one."""
+
+
+class ConfigError(DeltaError):
+    """A frozen config can't be read or is inconsistent."""
+
+
+class FreezeError(DeltaError):
+    """A tokenizer can't be frozen; the message names the section and what is not covered."""
+
+    def __init__(self, message: str, reason: Reason | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -1,0 +1,391 @@
+"""DeltaTokenizer, the router: admitted? -> store -> splice -> encode -> remember."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from .admission.admit import admit
+from .admission.frozen import Frozen
+from .admission.sections import Mismatch
+from .context import current
+from .cuts import CutRules
+from .encoders import Encoder, ReferenceEncoder, choose, shared_ids
+from .errors import Reason
+from .metrics import Counters, Stats
+from .reference import Reference, UnsupportedTokenizer, backend_of
+from .splice import (
+    Checkpoints,
+    IdList,
+    Reuse,
+    Transcript,
+    common_blocks,
+    common_prefix,
+    plan,
+)
+from .store import DEFAULT_BUDGET, MIN_REMEMBERED, Branch, SessionStore
+
+log = logging.getLogger("delta_core")
+
+# Characters between checkpoints. Smaller means less to encode again around an edit, larger means less work on cold
+# text; at 256 the checkpoints cost 2% of the IDs' memory.
+SEGMENT = 256
+# Distances from the end of a text at which it is cut as well: the next turn begins there.
+_TAIL = (64, 16)
+# A stored text that leaves no more than this to encode (characters) is taken without looking for a better one.
+_CLOSE = 4096
+# What may be encoded on an event loop (characters): about 2 ms.
+_INLINE = {"reference": 4096, "fastokens": 65536}
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What admission decided.
+
+    admitted: False means that every request takes the stock path.
+    config: the frozen config that fits; when refused, the one that comes closest, or None.
+    mismatches: what stands against it, by section.
+    reason: the first of them as a reason, None when admitted.
+    encoder: who encodes new text: "reference", "fastokens" or "gigatoken".
+    note: why the encoder is not the one asked for, None when it is.
+    """
+
+    admitted: bool
+    config: str | None
+    mismatches: tuple[Mismatch, ...]
+    reason: Reason | None
+    encoder: str
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One request after the look-up: what is taken over, and what is still to be encoded.
+
+    gaps: stretches of `text` that no stored IDs cover, as (start, end) in characters.
+    """
+
+    text: str
+    namespace: bytes
+    key: bytes | None
+    source: Branch | None
+    prefix: int
+    reuse: list[Reuse]
+    gaps: list[tuple[int, int]]
+
+    @property
+    def pending(self) -> int:
+        return sum(end - start for start, end in self.gaps)
+
+
+class DeltaTokenizer:
+    """Encodes prompts at the cost of their new text, with exactly the IDs of the live tokenizer.
+
+    live: a `tokenizers.Tokenizer` or a transformers fast tokenizer; it is read, never changed. Any other object is
+        accepted, too, and never admitted.
+    encoder: "auto" (the fastest certified one), "reference", "fastokens" or "gigatoken".
+    budget: bytes for everything that is remembered.
+
+    >>> tok = DeltaTokenizer(live)
+    >>> tok.encode(prompt, session="conversation-7") == live.encode(prompt, add_special_tokens=False).ids
+    True
+
+    Construction takes 0.5 s and more: the live state is compared with the frozen configs, encoders are built.
+    """
+
+    def __init__(
+        self,
+        live: Any,
+        *,
+        encoder: str = "auto",
+        budget: int = DEFAULT_BUDGET,
+        config: Frozen | None = None,
+    ) -> None:
+        self._live = live
+        self._counters = Counters()
+        self._store = SessionStore(budget)
+        self._pool: ThreadPoolExecutor | None = None
+        self._detail = ""  # where the last fault of our own happened, for the log
+        self._reference: Reference | None = None
+        try:
+            self._reference = Reference(live)
+        except UnsupportedTokenizer as error:
+            mismatch = Mismatch("tokenizer", str(error), Reason.NOT_FAST)
+            self.admission = Admission(False, None, (mismatch,), Reason.NOT_FAST, "reference", None)
+            return
+        verdict = admit(self._reference, None if config is None else [config])
+        if verdict.frozen is None:
+            self.admission = Admission(False, verdict.nearest, verdict.mismatches, verdict.reason, "reference", None)
+            log.warning("not admitted, stock path: %s", "; ".join(map(str, verdict.mismatches)))
+            return
+        self._rules = rules_for(verdict.frozen, self._reference)
+        affixes = self._reference.affixes()
+        assert affixes is not None  # admission asked for it
+        self._affixes = affixes
+        self._encoder: Encoder
+        self._encoder, note = choose(encoder, verdict.frozen, self._reference)
+        self._fallback_encoder = ReferenceEncoder(self._reference)
+        self._inline = _INLINE.get(self._encoder.name, _INLINE["reference"])
+        self.admission = Admission(True, verdict.frozen.name, (), None, self._encoder.name, note)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *, encoder: str = "auto", **options: Any) -> DeltaTokenizer:
+        """A DeltaTokenizer over the tokenizer in a tokenizer.json."""
+        return cls(Tokenizer.from_file(os.fspath(path)), encoder=encoder, **options)
+
+    # -- the path of one request --
+
+    def encode(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        namespace: str | None = None,
+        add_special_tokens: bool = False,
+    ) -> list[int]:
+        """The reference's IDs of a text, as a fresh list.
+
+        session: whose conversation this is, if known; only a hint where to look, never part of the result. Without
+            it the session of `session_key` counts, and without that one the text is looked up by content.
+        namespace: nothing is shared between namespaces (cache salts).
+        Cost: comparing the text with the stored one, encoding what is new, copying the IDs.
+        Raises what the live tokenizer raises for the same input. Thread-safe.
+        """
+        reason = self._refusal(text)
+        if reason is None:
+            try:
+                return self._finish(self._look_up(text, session, namespace), add_special_tokens)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request; counted, logged once
+                reason = self._explain(error, text)
+        return self._stock(text, add_special_tokens, reason)
+
+    async def encode_async(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        namespace: str | None = None,
+        add_special_tokens: bool = False,
+    ) -> list[int]:
+        """As `encode`, for an event loop: what takes longer than about 2 ms is done in a thread."""
+        reason = self._refusal(text)
+        loop = asyncio.get_running_loop()
+        if reason is None:
+            try:
+                job = self._look_up(text, session, namespace)
+                if job.pending <= self._inline:
+                    return self._finish(job, add_special_tokens)
+                return await loop.run_in_executor(self._threads(), self._finish, job, add_special_tokens)
+            except Exception as error:  # noqa: BLE001 - as in encode
+                reason = self._explain(error, text)
+        return await loop.run_in_executor(self._threads(), self._stock, text, add_special_tokens, reason)
+
+    def _refusal(self, text: Any) -> Reason | None:
+        """Why this request takes the stock path from the start, or None."""
+        if not self.admission.admitted:
+            return self.admission.reason
+        if not isinstance(text, str):
+            return Reason.NOT_TEXT
+        assert self._reference is not None
+        return self._reference.changed()
+
+    def _look_up(self, text: str, session: str | None, namespace: str | None) -> _Job:
+        if type(text) is not str:
+            text = str.__str__(text)[:]  # a subclass may compare and slice as it likes; it is not kept
+        here, salt = current()
+        space, key = self._store.name(
+            salt if namespace is None else namespace, here if session is None else session
+        )
+        if len(text) < MIN_REMEMBERED:
+            return _Job(text, space, key, None, 0, [], [(0, len(text))])
+        branch, prefix = self._find(space, key, text)
+        if branch is None:
+            return _Job(text, space, key, None, 0, [], [(0, len(text))])
+        old = branch.transcript
+        reuse = plan(old, text, common_blocks(old.text, text, prefix))
+        gaps, at = [], 0
+        for block in reuse:
+            if block.start > at:
+                gaps.append((at, block.start))
+            at = block.end
+        if at < len(text):
+            gaps.append((at, len(text)))
+        return _Job(text, space, key, branch, prefix, reuse, gaps)
+
+    def _find(self, namespace: bytes, key: bytes | None, text: str) -> tuple[Branch | None, int]:
+        """The stored branch that shares the longest prefix with the text: the key's own, else by content."""
+        best: Branch | None = None
+        best_prefix = -1
+        for branch in self._store.of_key(key):
+            prefix = _prefix(branch, text)
+            if prefix > best_prefix:
+                best, best_prefix = branch, prefix
+            if len(text) - prefix <= _CLOSE:
+                return best, best_prefix
+        for branch in self._store.by_content(namespace, text):
+            prefix = _prefix(branch, text)
+            if prefix > best_prefix:
+                best, best_prefix = branch, prefix
+            if len(text) - prefix <= _CLOSE:
+                break
+        return best, max(best_prefix, 0)
+
+    def _finish(self, job: _Job, add_special_tokens: bool) -> list[int]:
+        """Encode the gaps, put the IDs together, remember the text."""
+        text = job.text
+        checkpoints = Checkpoints()
+        parts: list[tuple[list[int], int, int]] = []
+        tokens = 0
+
+        cuts = [
+            self._rules.cuts(text, start, end, SEGMENT, _TAIL if end == len(text) else ())
+            if len(text) >= MIN_REMEMBERED
+            else []
+            for start, end in job.gaps
+        ]
+        segments = []
+        for (start, end), inner in zip(job.gaps, cuts, strict=True):
+            edges = [start, *(cut.position for cut in inner), end]
+            segments += [text[a:b] for a, b in pairwise(edges)]
+        encoded = iter(self._encode_segments(segments))
+
+        gaps = iter(zip(job.gaps, cuts, strict=True))
+        gap = next(gaps, None)
+        at = 0
+        reuse = iter(job.reuse)
+        block = next(reuse, None)
+        while at < len(text):
+            if gap is not None and gap[0][0] == at:
+                fresh: list[int] = []
+                for cut in gap[1]:
+                    fresh += next(encoded)
+                    checkpoints.append(cut, tokens + len(fresh))
+                fresh += next(encoded)
+                ids = shared_ids(fresh)
+                parts.append((ids, 0, len(ids)))
+                tokens += len(ids)
+                at = gap[0][1]
+                gap = next(gaps, None)
+            else:
+                assert block is not None and block.start == at and job.source is not None
+                old = job.source.transcript
+                first = max(block.first, 0)
+                if len(checkpoints) and first <= block.last and block.first >= 0:
+                    # Two blocks that meet without a gap share their cut.
+                    first += checkpoints.positions[-1] == old.checkpoints.positions[first] + block.shift
+                checkpoints.extend_from(
+                    old.checkpoints, first, block.last, block.shift, tokens - block.token_start
+                )
+                parts += old.ids.slice(block.token_start, block.token_end)
+                tokens += block.token_end - block.token_start
+                at = block.end
+                block = next(reuse, None)
+
+        ids_ = IdList.of(parts)
+        self._remember(job, Transcript(text, ids_, checkpoints))
+        result = ids_.to_list()
+        if add_special_tokens and (self._affixes.prefix or self._affixes.suffix):
+            result[:0] = self._affixes.prefix
+            result += self._affixes.suffix
+        return result
+
+    def _encode_segments(self, segments: list[str]) -> list[list[int]]:
+        try:
+            return self._encoder.encode_segments(segments)
+        except Exception as error:  # noqa: BLE001 - the reference decides; counted and logged once
+            result = self._fallback_encoder.encode_segments(segments)
+            if self._counters.fallback(Reason.ENCODER_FAILED):
+                log.warning("%s failed (%s): reference instead", self._encoder.name, type(error).__name__)
+            return result
+
+    def _remember(self, job: _Job, transcript: Transcript) -> None:
+        encoded = job.pending
+        reused = sum(block.token_end - block.token_start for block in job.reuse)
+        if len(job.text) < MIN_REMEMBERED:
+            self._counters.request("short", 0, encoded)
+            return
+        if job.source is None or not job.reuse:
+            self._store.remember(job.namespace, job.key, transcript)
+            self._counters.request("cold", 0, encoded)
+            return
+        old = job.source.transcript
+        kept = sum(block.end - block.start for block in job.reuse)
+        if len(old.text) == len(job.text) == job.prefix:
+            self._store.touch(job.source)
+        if len(old.text) != len(job.text) or job.prefix != len(job.text) or job.source.key != job.key:
+            self._store.remember(
+                job.namespace, job.key, transcript, job.source, job.prefix, len(old.text) - kept
+            )
+        path = "append" if job.prefix == len(old.text) else "splice"
+        self._counters.request(path, reused, encoded)
+
+    # -- the stock path --
+
+    def _stock(self, text: Any, add_special_tokens: bool, reason: Reason | None) -> list[int]:
+        assert reason is not None
+        self._counters.request("stock")
+        if self._counters.fallback(reason):
+            log.warning("stock path: %s%s", reason, self._detail)
+        if self._reference is None:
+            return list(self._live.encode(text, add_special_tokens=add_special_tokens))
+        reference = self._reference
+        if backend_of(self._live) is not reference.backend:
+            reference = Reference(self._live)  # the backend was replaced: the live one is the reference
+        return reference.encode(text, add_special_tokens)
+
+    def _explain(self, error: Exception, text: str) -> Reason:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return Reason.BAD_TEXT
+        # Where it happened, never the message: that one may quote the text.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        self._detail = f" ({type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno})"
+        return Reason.INTERNAL
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="delta")
+        return self._pool
+
+    # -- state --
+
+    def stats(self) -> Stats:
+        """A snapshot of the counters."""
+        return self._counters.snapshot(
+            held=self._store.held, sessions=len(self._store), evictions=self._store.evictions
+        )
+
+    def clear(self) -> None:
+        """Forget all texts. The counters stay."""
+        self._store.clear()
+
+
+def _prefix(branch: Branch, text: str) -> int:
+    old = branch.transcript.text
+    return len(old) if text.startswith(old) else common_prefix(old, text)
+
+
+def rules_for(frozen: Frozen, reference: Reference) -> CutRules:
+    """The cut rules of an admitted tokenizer, asking the live one's own engines. About 0.3 s with a normalizer."""
+    sections = frozen.sections
+    normalizes = bool(sections.normalizer)
+    normalizer = reference.backend.normalizer
+    return CutRules(
+        sections.added_tokens,
+        frozen.transitions,
+        normalizes=normalizes,
+        normalized_contents=[
+            normalizer.normalize_str(token.content) for token in sections.added_tokens if token.normalized
+        ]
+        if normalizes
+        else (),
+    )
