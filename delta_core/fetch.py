@@ -104,9 +104,10 @@ def replace_added_tokens(data: bytes, section: Sequence[dict[str, Any]]) -> byte
 def _llama3_1(data: bytes) -> bytes:
     # The package has the pre-release names of the added tokens; the frozen config has the official section. Imported
     # here so that a fetch of any other name needs nothing of admission.
-    from delta_core.admission.frozen import load_frozen
+    from delta_core.admission.frozen import bundled_folder, load_path
 
-    return replace_added_tokens(data, load_frozen("llama3_1").added_tokens_section())
+    official = load_path(bundled_folder() / "llama3_1.json")  # never a user's config of the same name
+    return replace_added_tokens(data, official.added_tokens_section())
 
 
 def gpt2_compact(data: bytes) -> bytes:
@@ -489,7 +490,7 @@ def _from_hub(entry: Entry) -> bytes:
             data = _read(Path(path))
         except _Unavailable:
             raise
-        except Exception as error:  # its HTTP library, and so the family of its errors, changes between versions
+        except Exception as error:  # noqa: BLE001 - its HTTP library, and so the family of its errors, changes between versions
             raise _Unavailable(_short(error)) from None
     return _accepted(data, entry)
 
@@ -506,7 +507,7 @@ def _ask_hub(client: Any, http_error: type[Exception], file: HubFile) -> None:
             url = client.hf_hub_url(file.repo, "tokenizer.json", revision=file.revision)
             client.get_hf_file_metadata(url, timeout=_HUB_TIMEOUT)
             outcome.append(None)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - reported to the caller as the outcome
             outcome.append(error)
 
     thread = threading.Thread(target=ask, name="delta-fetch-hub", daemon=True)

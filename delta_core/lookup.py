@@ -8,8 +8,9 @@ compared character by character anyway, and it still proposes when something bef
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 
@@ -56,17 +57,11 @@ class PrefixIndex:
 
     def digests(self, namespace: bytes, text: str, known: tuple[bytes, ...] = (), same: int = 0) -> tuple[bytes, ...]:
         """The digests of a text by position. `known`: those of a text with the same first `same` characters."""
-        result = []
-        for level, position in enumerate(_POSITIONS):
-            if position > len(text):
-                break
-            if position <= same and level < len(known):
-                result.append(known[level])
-            else:
-                result.append(self._digest(namespace, text, position))
-        return tuple(result)
+        held = bisect_right(_POSITIONS, len(text))
+        kept = min(bisect_right(_POSITIONS, same), len(known), held)
+        return known[:kept] + tuple(self._digest(namespace, text, p) for p in _POSITIONS[kept:held])
 
-    def add(self, branch: Hashable, digests: tuple[bytes, ...]) -> None:
+    def add(self, branch: Hashable, digests: Iterable[bytes]) -> None:
         for digest in digests:
             bucket = self._buckets.get(digest)
             if bucket is None:
@@ -74,7 +69,7 @@ class PrefixIndex:
             else:
                 bucket.append(branch)
 
-    def remove(self, branch: Hashable, digests: tuple[bytes, ...]) -> None:
+    def remove(self, branch: Hashable, digests: Iterable[bytes]) -> None:
         for digest in digests:
             bucket = self._buckets.get(digest)
             if bucket is not None:
@@ -90,10 +85,7 @@ class PrefixIndex:
         """
         if not self._buckets:
             return
-        level = 0
-        while level < len(_POSITIONS) and _POSITIONS[level] <= len(text):
-            level += 1
-        for position in reversed(_POSITIONS[:level]):
+        for position in reversed(_POSITIONS[: bisect_right(_POSITIONS, len(text))]):
             bucket = self._buckets.get(self._digest(namespace, text, position))
             if bucket:
                 yield from reversed(bucket)

@@ -17,6 +17,17 @@ from .errors import Reason
 # once this many times its own cost has passed, so that watching costs at most 1.6% of one core.
 _WATCH = 64
 
+# What the library lets anyone set on a live BPE model, and what changes its IDs.
+_MODEL_FLAGS = (
+    "dropout",
+    "unk_token",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+    "ignore_merges",
+)
+
 
 class UnsupportedTokenizer(TypeError):
     """There is no Hugging Face `tokenizers.Tokenizer` behind the object."""
@@ -124,6 +135,7 @@ class Reference:
 
     def _cheap_state(self) -> tuple[object, ...]:
         b = self.backend
+        model = b.model
         return (
             b.truncation,
             b.padding,
@@ -132,16 +144,19 @@ class Reference:
             _state_of(b.normalizer),
             _state_of(b.pre_tokenizer),
             _state_of(b.post_processor),
-            type(b.model),
-            getattr(b.model, "dropout", None),
+            type(model),
+            *(getattr(model, flag, None) for flag in _MODEL_FLAGS),
         )
 
-    def _added_tokens(self) -> list[tuple[int, str, bool]]:
+    def _added_tokens(self) -> list[tuple[object, ...]]:
         began = time.monotonic()
         table = self.backend.get_added_tokens_decoder()
-        result = [(i, t.content, t.normalized) for i, t in table.items()]
+        # The flags, too: adding a token again with other flags changes it in place, under its old ID.
+        result: list[tuple[object, ...]] = [
+            (i, t.content, t.normalized, t.lstrip, t.rstrip, t.single_word, t.special)
+            for i, t in sorted(table.items())  # by ID: no two are equal
+        ]
         self._watch_cost = time.monotonic() - began
-        result.sort()
         return result
 
     def _first_free_id(self) -> int:

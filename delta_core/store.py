@@ -14,6 +14,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 
@@ -37,17 +38,38 @@ _PROPOSALS = 16  # how many proposals of the content index are looked at
 
 
 class Branch:
-    """One line of conversation. Mutable, but only under the store's lock; its transcript is immutable."""
+    """One line of conversation. Changed under the store's lock only.
+
+    Its transcript is immutable and replaced as a whole, so that other threads may read it without the lock.
+    """
 
     __slots__ = ("bytes", "digests", "key", "namespace", "short", "transcript")
 
     def __init__(self, namespace: bytes, key: bytes | None, transcript: Transcript, digests: tuple[bytes, ...]) -> None:
         self.namespace = namespace
         self.key = key
+        self.put(transcript, digests)
+
+    def put(self, transcript: Transcript, digests: tuple[bytes, ...]) -> None:
         self.transcript = transcript
         self.digests = digests
         self.short = len(transcript.text) <= _SHORT
         self.bytes = transcript.bytes() + _BRANCH_BYTES + len(digests) * PrefixIndex.ENTRY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a new transcript was spliced from.
+
+    branch, transcript: the branch, and its transcript at the time.
+    prefix: characters both texts share at their beginning.
+    lost: characters of the old text that the new one does not hold any more.
+    """
+
+    branch: Branch
+    transcript: Transcript
+    prefix: int
+    lost: int
 
 
 class SessionStore:
@@ -95,18 +117,19 @@ class SessionStore:
             return list(reversed(self._keys.get(key, ())))
 
     def by_content(self, namespace: bytes, text: str) -> Iterator[Branch]:
-        """Branches of a namespace that may begin like `text`, best proposals first; a bounded number of them."""
+        """Branches of a namespace that may begin like `text`, best proposals first; a bounded number of them.
+
+        Lazy: nothing is hashed before the first one is asked for.
+        """
         with self._lock:
-            seen: set[int] = set()
-            found = []
-            for branch in islice(self._index.propose(namespace, text), 4 * _PROPOSALS):
-                assert isinstance(branch, Branch)
-                if id(branch) not in seen and branch.namespace == namespace:
-                    seen.add(id(branch))
-                    found.append(branch)
-                    if len(found) >= _PROPOSALS:
-                        break
-        return iter(found)
+            proposals = list(islice(self._index.propose(namespace, text), _PROPOSALS))
+        seen: set[int] = set()
+        for branch in proposals:
+            assert isinstance(branch, Branch)
+            # The digest already holds the namespace; this line is the one that nothing is shared without.
+            if id(branch) not in seen and branch.namespace == namespace:
+                seen.add(id(branch))
+                yield branch
 
     def touch(self, branch: Branch) -> None:
         """Count a branch as used now."""
@@ -127,29 +150,46 @@ class SessionStore:
         namespace: bytes,
         key: bytes | None,
         transcript: Transcript,
-        source: Branch | None = None,
-        prefix: int = 0,
-        lost: int = 0,
+        origin: Origin | None = None,
     ) -> None:
-        """Store a transcript; as the continuation of `source` when it is one, else as a branch of its own.
+        """Store a transcript; as the continuation of its origin when it is one, else as a branch of its own.
 
-        source: the branch it was spliced from, if any. prefix: the characters both texts share at their beginning.
-        lost: characters of the source's text that the new one does not hold any more.
+        Cost: one digest per window of the text behind what it shares with its origin.
         """
         if len(transcript.text) < MIN_REMEMBERED:
             return
-        known = source.digests if source is not None else ()
-        digests = self._index.digests(namespace, transcript.text, known, prefix)
+        known, same = (origin.branch.digests, origin.prefix) if origin is not None else ((), 0)
+        digests = self._index.digests(namespace, transcript.text, known, same)
         branch = Branch(namespace, key, transcript, digests)
+        if branch.bytes > self.budget:
+            return
         with self._lock:
-            if branch.bytes > self.budget:
-                return
-            if source is not None and source.key == key and lost <= _CONTINUES:
-                self._drop(source)
-            self._insert(branch)
+            if origin is None or not self._continue(origin, key, branch):
+                self._insert(branch)
             while self._bytes > self.budget:
                 self._drop(next(iter(self._branches.values())))
                 self.evictions += 1
+
+    def _continue(self, origin: Origin, key: bytes | None, new: Branch) -> bool:
+        """Put the new transcript into the branch it continues; False when it is a line of its own."""
+        branch = origin.branch
+        if (
+            origin.lost > _CONTINUES
+            or branch.key != key
+            or branch.short != new.short
+            or branch.transcript is not origin.transcript  # another thread continued it first
+            or id(branch) not in self._branches
+        ):
+            return False
+        # Most windows lie in the common prefix and stay in the index as they are.
+        if branch.digests != new.digests:
+            before, after = set(branch.digests), set(new.digests)
+            self._index.remove(branch, before - after)
+            self._index.add(branch, after - before)
+        self._bytes += new.bytes - branch.bytes
+        branch.put(new.transcript, new.digests)
+        self._touch(branch)
+        return True
 
     def _insert(self, branch: Branch) -> None:
         self._branches[id(branch)] = branch

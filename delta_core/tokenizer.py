@@ -8,7 +8,7 @@ import os
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -31,7 +31,7 @@ from .splice import (
     common_prefix,
     plan,
 )
-from .store import DEFAULT_BUDGET, MIN_REMEMBERED, Branch, SessionStore
+from .store import DEFAULT_BUDGET, MIN_REMEMBERED, Branch, Origin, SessionStore
 
 log = logging.getLogger("delta_core")
 
@@ -76,8 +76,7 @@ class _Job:
     text: str
     namespace: bytes
     key: bytes | None
-    source: Branch | None
-    prefix: int
+    origin: Origin | None
     reuse: list[Reuse]
     gaps: list[tuple[int, int]]
 
@@ -205,11 +204,11 @@ class DeltaTokenizer:
             salt if namespace is None else namespace, here if session is None else session
         )
         if len(text) < MIN_REMEMBERED:
-            return _Job(text, space, key, None, 0, [], [(0, len(text))])
-        branch, prefix = self._find(space, key, text)
-        if branch is None:
-            return _Job(text, space, key, None, 0, [], [(0, len(text))])
-        old = branch.transcript
+            return _Job(text, space, key, None, [], [(0, len(text))])
+        found = self._find(space, key, text)
+        if found is None:
+            return _Job(text, space, key, None, [], [(0, len(text))])
+        branch, old, prefix = found
         reuse = plan(old, text, common_blocks(old.text, text, prefix))
         gaps, at = [], 0
         for block in reuse:
@@ -218,25 +217,21 @@ class DeltaTokenizer:
             at = block.end
         if at < len(text):
             gaps.append((at, len(text)))
-        return _Job(text, space, key, branch, prefix, reuse, gaps)
+        lost = len(old.text) - sum(block.end - block.start for block in reuse)
+        return _Job(text, space, key, Origin(branch, old, prefix, lost), reuse, gaps)
 
-    def _find(self, namespace: bytes, key: bytes | None, text: str) -> tuple[Branch | None, int]:
-        """The stored branch that shares the longest prefix with the text: the key's own, else by content."""
-        best: Branch | None = None
-        best_prefix = -1
-        for branch in self._store.of_key(key):
-            prefix = _prefix(branch, text)
-            if prefix > best_prefix:
-                best, best_prefix = branch, prefix
-            if len(text) - prefix <= _CLOSE:
-                return best, best_prefix
-        for branch in self._store.by_content(namespace, text):
-            prefix = _prefix(branch, text)
-            if prefix > best_prefix:
-                best, best_prefix = branch, prefix
+    def _find(self, namespace: bytes, key: bytes | None, text: str) -> tuple[Branch, Transcript, int] | None:
+        """The stored transcript that shares the longest prefix with the text: of the key's own, else by content."""
+        best: tuple[Branch, Transcript, int] | None = None
+        for branch in chain(self._store.of_key(key), self._store.by_content(namespace, text)):
+            transcript = branch.transcript  # another thread may put the next one in its place
+            old = transcript.text
+            prefix = len(old) if text.startswith(old) else common_prefix(old, text)
+            if best is None or prefix > best[2]:
+                best = branch, transcript, prefix
             if len(text) - prefix <= _CLOSE:
                 break
-        return best, max(best_prefix, 0)
+        return best
 
     def _finish(self, job: _Job, add_special_tokens: bool) -> list[int]:
         """Encode the gaps, put the IDs together, remember the text."""
@@ -275,8 +270,8 @@ class DeltaTokenizer:
                 at = gap[0][1]
                 gap = next(gaps, None)
             else:
-                assert block is not None and block.start == at and job.source is not None
-                old = job.source.transcript
+                assert block is not None and block.start == at and job.origin is not None
+                old = job.origin.transcript
                 first = max(block.first, 0)
                 if len(checkpoints) and first <= block.last and block.first >= 0:
                     # Two blocks that meet without a gap share their cut.
@@ -312,19 +307,17 @@ class DeltaTokenizer:
         if len(job.text) < MIN_REMEMBERED:
             self._counters.request("short", 0, encoded)
             return
-        if job.source is None or not job.reuse:
+        origin = job.origin
+        if origin is None or not job.reuse:
             self._store.remember(job.namespace, job.key, transcript)
             self._counters.request("cold", 0, encoded)
             return
-        old = job.source.transcript
-        kept = sum(block.end - block.start for block in job.reuse)
-        if len(old.text) == len(job.text) == job.prefix:
-            self._store.touch(job.source)
-        if len(old.text) != len(job.text) or job.prefix != len(job.text) or job.source.key != job.key:
-            self._store.remember(
-                job.namespace, job.key, transcript, job.source, job.prefix, len(old.text) - kept
-            )
-        path = "append" if job.prefix == len(old.text) else "splice"
+        same = origin.lost == 0 and encoded == 0 and origin.prefix == len(job.text)
+        if same and origin.branch.key == job.key:
+            self._store.touch(origin.branch)
+        else:
+            self._store.remember(job.namespace, job.key, transcript, origin)
+        path = "append" if origin.prefix == len(origin.transcript.text) else "splice"
         self._counters.request(path, reused, encoded)
 
     # -- the stock path --
@@ -367,11 +360,6 @@ class DeltaTokenizer:
     def clear(self) -> None:
         """Forget all texts. The counters stay."""
         self._store.clear()
-
-
-def _prefix(branch: Branch, text: str) -> int:
-    old = branch.transcript.text
-    return len(old) if text.startswith(old) else common_prefix(old, text)
 
 
 def rules_for(frozen: Frozen, reference: Reference) -> CutRules:

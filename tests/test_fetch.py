@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from delta_core import fetch as fetch_module
+from delta_core.admission.frozen import bundled_folder, load_path
 from delta_core.fetch import (
     NAMES,
     Entry,
@@ -267,11 +268,9 @@ def test_only_the_expected_bytes_are_rebuilt(table: Use, clients: Clients) -> No
 
 
 def test_llama3_1_takes_its_added_tokens_from_the_frozen_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    section = [dict.fromkeys(fetch_module._ADDED_TOKEN_FIELDS, 0)]
-    frozen = types.ModuleType("delta_core.admission.frozen")
-    config = types.SimpleNamespace(added_tokens_section=lambda: section)
-    frozen.__dict__.update(load_frozen=lambda name: {"llama3_1": config}[name])
-    monkeypatch.setitem(sys.modules, "delta_core.admission.frozen", frozen)
+    monkeypatch.setenv("DELTA_CONFIGS", "/nowhere")  # the bundled config, whatever the user has
+    section = load_path(bundled_folder() / "llama3_1.json").added_tokens_section()
+    assert len(section) == 256
     assert json.loads(fetch_module._llama3_1(b'{"added_tokens": []}')) == {"added_tokens": section}
 
 

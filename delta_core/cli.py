@@ -1,0 +1,191 @@
+"""The `delta` command. Each subcommand lives in the room it belongs to; here are the small ones and the dispatch.
+
+Exit codes: 0 done, 1 the answer is no (refused, differs, not certified), 2 wrong use or something missing, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import sys
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Tokenizer
+
+from . import __version__, certify, fetch
+from .admission.admit import admit
+from .admission.freeze import freeze
+from .admission.frozen import load_all, user_folder
+from .demo import run as demo
+from .encoders import NAMES, EncoderUnavailable, choose, version_of
+from .errors import DeltaError
+from .reference import Reference
+
+
+class UsageError(DeltaError):
+    """The command can't do what was asked; its message is all the user needs to see."""
+
+
+def open_tokenizer(name_or_path: str) -> tuple[Path, Tokenizer]:
+    """A tokenizer.json by path, by the folder it lies in, or by a name `delta fetch` knows. Raises UsageError."""
+    path = Path(name_or_path)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if not path.is_file():
+        if name_or_path not in fetch.NAMES:
+            raise UsageError(f"{name_or_path}: no such file, and no name `delta fetch` knows")
+        try:
+            path = fetch.fetch(name_or_path, log=lambda line: print(line, file=sys.stderr))
+        except fetch.FetchError as error:
+            raise UsageError(str(error)) from error
+    try:
+        return path, Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a file it can't read
+        raise UsageError(f"{path}: not a tokenizer.json: {error}") from error
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    path, live = open_tokenizer(args.tokenizer)
+    reference = Reference(live)
+    verdict = admit(reference)
+    named = {m.section: m.difference for m in verdict.mismatches}
+    sections = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
+    rows = [(s, named.pop(s, None)) for s in (*sections, "model", "vocab", "merges")]
+    rows += named.items()
+    encoders: list[dict[str, object]] = []
+    if verdict.frozen is not None:
+        for name in NAMES:
+            try:
+                installed: str | None = version_of(name)
+            except EncoderUnavailable:
+                installed = None
+            _, note = choose(name, verdict.frozen, reference) if installed else (None, f"{name} is not installed")
+            encoders.append({"encoder": name, "version": installed, "serves": note is None, "note": note})
+    if args.json:
+        report = {
+            "file": str(path),
+            "admitted": verdict.frozen is not None,
+            "config": verdict.nearest,
+            "reason": None if verdict.reason is None else str(verdict.reason),
+            "reference_version": reference.version,
+            "sections": {section: difference or "same" for section, difference in rows},
+            "encoders": encoders,
+        }
+        print(json.dumps(report, indent=2))
+    else:
+        state = f"admitted as {verdict.nearest}" if verdict.frozen else f"not admitted ({verdict.reason})"
+        print(f"{path}: {state}, tokenizers {reference.version}")
+        if verdict.frozen is None and verdict.nearest:
+            print(f"compared with {verdict.nearest}, which comes closest; `delta freeze {path}` may cover it")
+        for section, difference in rows:
+            print(f"  {'ok  ' if difference is None else 'DIFF'} {section:15}{difference or ''}")
+        for e in encoders:
+            mark = "ok  " if e["serves"] else "-   "
+            print(f"  {mark} encoder {e['encoder']} {e['version'] or ''} {e['note'] or ''}")
+    return 0 if verdict.frozen is not None else 1
+
+
+def _freeze(args: argparse.Namespace) -> int:
+    path, live = open_tokenizer(args.tokenizer)
+    name = args.name or (path.parent.name if path.name == "tokenizer.json" else path.stem)
+    known = list(load_all())
+    reference = Reference(live)
+    folder = args.into or user_folder()
+
+    def log(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    frozen = freeze(
+        reference,
+        name,
+        file_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        known=known,
+        workers=args.workers,
+        log=log,
+    )
+    if not args.no_certify:
+        for encoder in NAMES[1:]:
+            try:
+                version_of(encoder)
+            except EncoderUnavailable as error:
+                log(f"{encoder}: {error}; left out")
+                continue
+            result = certify.certify(reference, frozen, encoder, quick=args.quick, log=log)
+            if result.certification is None:
+                log(f"{encoder}: not certified, {len(result.differences)} differences; the reference serves instead")
+            else:
+                frozen = frozen.with_certification(result.certification)
+                log(f"{encoder}: certified with {result.cases} comparisons")
+    print(frozen.write(folder))
+    return 0
+
+
+def _version(args: argparse.Namespace) -> int:
+    versions: dict[str, str | None] = {"delta-tokenizer": __version__, "python": platform.python_version()}
+    versions["tokenizers"] = tokenizers.__version__
+    for name in NAMES[1:]:
+        try:
+            versions[name] = version_of(name)
+        except EncoderUnavailable:
+            versions[name] = None
+    if args.json:
+        print(json.dumps(versions))
+    else:
+        for name, version in versions.items():
+            print(f"{name} {version or 'not installed'}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(prog="delta", description="Exact, incremental prompt tokenization.")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    p = commands.add_parser("demo", help="run an agent session turn by turn against the reference")
+    demo.add_arguments(p)
+    p.set_defaults(run=demo.run)
+
+    p = commands.add_parser("fetch", help="bring real tokenizer files and check their digests")
+    fetch.add_arguments(p)
+    p.set_defaults(run=fetch.run)
+
+    p = commands.add_parser("doctor", help="say whether a tokenizer is admitted, section by section")
+    p.add_argument("tokenizer", metavar="NAME|PATH")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=_doctor)
+
+    p = commands.add_parser("freeze", help="make a config for a tokenizer of your own")
+    p.add_argument("tokenizer", metavar="NAME|PATH")
+    p.add_argument("--name", help="the config's name (default: the file's or its folder's)")
+    p.add_argument("--into", type=Path, metavar="DIR", help="where to write it (default: DELTA_CONFIGS)")
+    p.add_argument("--no-certify", action="store_true", help="leave the encoders uncertified; the reference serves")
+    p.add_argument("--quick", action="store_true", help="certify with a smaller battery")
+    p.add_argument("--workers", type=int, default=1, help="processes for a derivation that no config has yet")
+    p.set_defaults(run=_freeze)
+
+    p = commands.add_parser("certify", help="certify a fast encoder against the installed reference")
+    certify.add_arguments(p)
+    p.set_defaults(run=certify.run)
+
+    p = commands.add_parser("version", help="versions of this package, the reference and the encoders")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=_version)
+    return root
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of the console script."""
+    args = parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except DeltaError as error:
+        print(f"delta {args.command}: {error}", file=sys.stderr)
+        return 1 if not isinstance(error, UsageError) else 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

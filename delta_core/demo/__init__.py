@@ -1,0 +1,1 @@
+"""`delta demo`: a realistic session through Delta Tokenizer beside the reference, turn by turn."""

@@ -1,0 +1,256 @@
+"""The demo measures, compares, reports and exits as it says; the tokenizer under measurement is a stand-in here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from delta_core.demo import run as demo
+from delta_core.demo.embedded import embedded_tokenizer
+from delta_core.demo.session import Turn, generate
+
+CHARS = 25_000
+
+
+@dataclass
+class StandInAdmission:
+    admitted: bool = True
+    config: str | None = "qwen3"
+    reason: str | None = None
+    encoder: str = "reference"
+    note: str | None = None
+
+
+@dataclass
+class StandInStats:
+    reused_tokens: int = 0
+    bytes: int = 1 << 20
+    by_path: dict[str, int] = field(default_factory=dict)
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+
+class StandIn:
+    """Encodes with the reference, and says it reused all but ten tokens; `spoil` may change the ids of a call."""
+
+    def __init__(self, live: Tokenizer, spoil: Callable[[int, list[int]], list[int]] = lambda _, ids: ids) -> None:
+        self.live, self.spoil = live, spoil
+        self.admission = StandInAdmission()
+        self.counts = StandInStats()
+        self.keys: list[str | None] = []
+
+    def encode(self, text: str, *, session: str | None = None) -> list[int]:
+        ids: list[int] = self.live.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        if self.keys:
+            self.counts.reused_tokens += len(ids) - 10
+        self.keys.append(session)
+        return self.spoil(len(self.keys) - 1, ids)
+
+    def stats(self) -> StandInStats:
+        return self.counts
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return embedded_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def turns() -> list[Turn]:
+    return list(generate(target_chars=CHARS))
+
+
+def wrong_at(call: int, position: int) -> Callable[[int, list[int]], list[int]]:
+    def spoil(n: int, ids: list[int]) -> list[int]:
+        return [*ids[:position], ids[position] + 1, *ids[position + 1 :]] if n == call else ids
+
+    return spoil
+
+
+def interrupt_at(call: int) -> Callable[[int, list[int]], list[int]]:
+    def spoil(n: int, ids: list[int]) -> list[int]:
+        if n == call:
+            raise KeyboardInterrupt
+        return ids
+
+    return spoil
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def test_measure_and_summarise(tokenizer: Tokenizer, turns: list[Turn]) -> None:
+    tok = StandIn(tokenizer)
+    seen: list[demo.TurnResult] = []
+    report = demo.measure(tok, tokenizer, [turns, turns[:3]], family="qwen3", on_turn=seen.append)
+    assert list(report.turns) == seen and len(seen) == len(turns) + 3
+    assert set(tok.keys) == {"demo-0", "demo-1"}, "each session has its own key"
+    assert all(t.identical for t in report.turns) and not report.differences and not report.interrupted
+    assert seen[0].new_chars == sum(m.size for m in turns[0].messages)
+    assert seen[1].reused_tokens == seen[1].tokens - 10
+    clock = next(t for t in seen if t.kind == "edit" and t.chars == seen[t.turn - 1].chars)
+    assert 0 < clock.new_chars <= 20, "a changed time of day is a few characters, not the whole system prompt"
+    assert all(0 < t.new_chars < 5_000 for t in seen if t.kind == "trim")
+
+    summary = demo.summarise(report)
+    assert summary.turns == summary.identical == len(seen) and summary.warm_turns == len(seen) - 2
+    assert {k.kind for k in summary.kinds} == {"start", "append", "think", "edit", "trim"}
+    assert summary.delta_median_ms <= summary.delta_p99_ms
+
+
+def test_a_wrong_id_is_found_and_shown_without_text(tokenizer: Tokenizer, turns: list[Turn]) -> None:
+    report = demo.measure(StandIn(tokenizer, wrong_at(4, 100)), tokenizer, [turns[:6]], family="qwen3")
+    [difference] = report.differences
+    assert (difference.turn, difference.position) == (4, 100)
+    assert len(difference.expected) == len(difference.got) == 11 and difference.got[5] == difference.expected[5] + 1
+    assert [t.identical for t in report.turns] == [True] * 4 + [False, True]
+    assert "turn 4: token 100 differs" in demo.difference_line(difference)
+
+
+def test_missing_ids_differ_at_the_end(tokenizer: Tokenizer, turns: list[Turn]) -> None:
+    report = demo.measure(StandIn(tokenizer, lambda _, ids: ids[:-2]), tokenizer, [turns[:1]], family="qwen3")
+    [difference] = report.differences
+    assert difference.position == difference.got_length == difference.expected_length - 2
+
+
+def test_an_interrupt_keeps_what_was_done(tokenizer: Tokenizer, turns: list[Turn]) -> None:
+    report = demo.measure(StandIn(tokenizer, interrupt_at(3)), tokenizer, [turns], family="qwen3")
+    assert report.interrupted and len(report.turns) == 3
+    nothing = demo.measure(StandIn(tokenizer, interrupt_at(0)), tokenizer, [turns], family="qwen3")
+    assert demo.summarise(nothing).turns == 0
+
+
+def test_selected_rows_tell_the_run() -> None:
+    def row(turn: int, kind: str = "append", identical: bool = True) -> demo.TurnResult:
+        return demo.TurnResult(0, turn, kind, 1, 1, 1, 1, 1.0, 1.0, 1.0, 1.0, identical)
+
+    rows = [row(i, "think" if i % 40 == 7 else "append", i != 100) for i in range(300)]
+    chosen = [t.turn for t in demo.select_rows(rows)]
+    assert len(chosen) == 60 and chosen == sorted(set(chosen))
+    assert {0, 100, 299, *(i for i in range(300) if i % 40 == 7)} <= set(chosen)
+    assert demo.select_rows(rows[:60]) == rows[:60]
+    assert len(demo.select_rows([row(i, "start") for i in range(500)])) == 60
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """Runs `delta demo ARGS --offline` with an empty cache and the stand-in."""
+    pytest.importorskip("rich")
+    monkeypatch.setenv("DELTA_CACHE", str(tmp_path / "cache"))
+
+    def call(
+        *args: str,
+        spoil: Callable[[int, list[int]], list[int]] = lambda _, ids: ids,
+        admission: StandInAdmission | None = None,
+    ) -> int:
+        def stand_in(live: Tokenizer, encoder: str, config: object) -> StandIn:
+            tok = StandIn(live, spoil)
+            tok.admission = admission or StandInAdmission(encoder=encoder)
+            return tok
+
+        monkeypatch.setattr(demo, "open_delta", stand_in)
+        parser = argparse.ArgumentParser()
+        demo.add_arguments(parser)
+        return demo.run(parser.parse_args([*args, "--offline", "--target-chars", str(CHARS)]))
+
+    return call
+
+
+def test_table_and_totals(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--no-color", "--encoder", "reference") == 0
+    out, err = capsys.readouterr()
+    assert "using the small embedded tokenizer" in err
+    for word in ("think", "edit", "trim", "identical", "config qwen3, encoder reference", "19 turns identical"):
+        assert word in out
+    assert "\x1b" not in out
+
+
+def test_a_difference_exits_1(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--turns", "5", spoil=wrong_at(2, 7)) == 1
+    assert "session 0 turn 2: token 7 differs" in capsys.readouterr().out
+
+
+def test_ctrl_c_prints_the_summary_and_exits_130(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(spoil=interrupt_at(4)) == 130
+    out, err = capsys.readouterr()
+    assert "interrupted after 4 of 19 turns" in err and "all 4 turns identical" in out
+
+
+def test_json_alone_on_stdout(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--json", "--turns", "4") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["summary"]["identical"] == 4 and len(report["turns"]) == 4
+    assert report["setup"]["model"] == "embedded" and report["setup"]["template"] == "qwen3"
+
+
+def test_json_and_plot_to_files(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert command("--json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "p.svg"), "--turns", "8") == 0
+    assert json.loads((tmp_path / "r.json").read_text())["summary"]["turns"] == 8
+    assert "<svg" in (tmp_path / "p.svg").read_text()[:1000]
+    assert "Turn by turn" in capsys.readouterr().out
+
+
+def test_not_admitted_is_said(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    refused = StandInAdmission(admitted=False, config=None, reason="unknown_tokenizer")
+    assert command("--turns", "2", admission=refused) == 0
+    out, err = capsys.readouterr()
+    assert "not admitted (unknown_tokenizer)" in out
+    assert "template qwen3" in err, "the family is told by the markers where no config tells it"
+
+
+def test_sessions_of_a_file(command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    messages = [{"role": r, "content": f"{r} {i}"} for i in range(6) for r in ("user", "assistant")]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(json.dumps({"id": i, "messages": messages}) for i in range(3)))
+    assert command("--session", str(path), "--turns", "2") == 0
+    out, err = capsys.readouterr()
+    assert "6 turns in 3 sessions" in err and "session" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--session", "none.jsonl"], "none.jsonl: No such file"),
+        (["--model", "none.json"], "none.json: no such file"),
+        (["--model", "qwen3"], "no cached copy of qwen3"),
+        (["--model", "no-such-name"], "no-such-name"),
+        (["--plot", "x.gif"], "must end in .png or .svg"),
+    ],
+)
+def test_what_cannot_start_exits_2(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str], args: list[str], says: str
+) -> None:
+    assert command(*args) == 2
+    out, err = capsys.readouterr()
+    assert says in err and err.count("\n") == 1 and out == ""
+
+
+def test_a_broken_tokenizer_file_exits_2(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert command("--model", str(tmp_path)) == 2
+    assert "not a tokenizer.json" in capsys.readouterr().err
+
+
+def test_without_rich_the_install_command_is_said(
+    command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert command() == 2
+    assert "pip install 'delta-tokenizer[demo]'" in capsys.readouterr().err
+    assert command("--json", "--turns", "1") == 0, "JSON needs no extra"
