@@ -23,6 +23,7 @@ from .demo import run as demo
 from .encoders import NAMES, EncoderUnavailable, choose, version_of
 from .errors import DeltaError
 from .reference import Reference
+from .verify import campaign as verify
 
 
 class UsageError(DeltaError):
@@ -168,6 +169,10 @@ def parser() -> argparse.ArgumentParser:
     p = commands.add_parser("certify", help="certify a fast encoder against the installed reference")
     certify.add_arguments(p)
     p.set_defaults(run=certify.run)
+
+    p = commands.add_parser("verify", help="an exactness campaign on your own tokenizer and text, with controls")
+    verify.add_arguments(p)
+    p.set_defaults(run=verify.run)
 
     p = commands.add_parser("version", help="versions of this package, the reference and the encoders")
     p.add_argument("--json", action="store_true")

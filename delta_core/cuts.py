@@ -152,8 +152,8 @@ class CutRules:
 
     @staticmethod
     def _targets(start: int, end: int, size: int, tail: Sequence[int]) -> Iterator[int]:
-        first_tail = end - (tail[0] if tail else size // 2)
-        yield from range(start + size, first_tail, size)
+        # What is left over joins the last segment: none is shorter than half of `size` but those of the tail.
+        yield from range(start + size, end - (tail[0] if tail else 0) - size // 2, size)
         for distance in tail:
             yield end - distance
 

@@ -101,12 +101,14 @@ class Guarded:
             for low, high in certification.guards
         )
         self._guard = re.compile(f"[{ranges}]") if ranges else None
+        # Certification guards no ASCII, so most segments need no search; a config may have been written by hand.
+        self._ascii = any(low < 128 for low, _ in certification.guards)
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
         guard = self._guard
         if guard is None:
             return self._encoder.encode_segments(segments)
-        held = [i for i, s in enumerate(segments) if not s.isascii() and guard.search(s)]
+        held = [i for i, s in enumerate(segments) if (self._ascii or not s.isascii()) and guard.search(s)]
         if not held:
             return self._encoder.encode_segments(segments)
         result = self._encoder.encode_segments(["" if i in set(held) else s for i, s in enumerate(segments)])

@@ -199,11 +199,14 @@ def not_covered(s: Sections) -> list[Mismatch]:
     pre = Reason.UNSUPPORTED_PRE_TOKENIZER
     if not s.pre_tokenizer:
         refuse("pre_tokenizer", "none: the whole text is one piece", pre)
-    for leaf in s.pre_tokenizer:
+    for place, leaf in enumerate(s.pre_tokenizer, 1):
         kind = leaf["type"]
         if kind == "ByteLevel":
             if leaf.get("add_prefix_space", True):
                 refuse("pre_tokenizer", "ByteLevel with add_prefix_space", pre)
+            if place < len(s.pre_tokenizer):
+                # What follows would see bytes in disguise, of which the classes of characters say nothing.
+                refuse("pre_tokenizer", "ByteLevel before another pre-tokenizer", pre)
         elif kind != "Split":
             refuse("pre_tokenizer", f"{kind} has no proven cut rule", pre)
         elif "Regex" not in leaf["pattern"]:

@@ -1,0 +1,1 @@
+"""The exactness campaign: batteries against the reference, controls that must fail, a report."""

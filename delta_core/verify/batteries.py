@@ -1,0 +1,357 @@
+"""The batteries: what is compared with the reference, in numbered units that depend on a seed alone.
+
+A *seam check* is one claimed safe cut held against the reference: a text encoded in n pieces between cuts, whose IDs
+together are the IDs of the whole, checks n - 1 seams.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, pairwise
+
+from tokenizers import Tokenizer, normalizers
+
+from ..admission.frozen import Frozen
+from ..cuts import CutRules
+from ..encoders import Encoder
+from ..reference import Reference
+from ..tokenizer import DeltaTokenizer
+from .cases import Call
+from .dense import dense
+from .generators import TextMaker
+
+_PER_UNIT = 48  # texts of a random unit
+_BLOCK = 256  # code points of one unit
+_MOST_KNOWN = 200_000  # segments remembered per worker
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One tokenizer under one encoder, ready to be asked.
+
+    tok: its store is cleared by whoever uses it. encoder: the one that serves, guards included. texts: the user's.
+    known: segments that the encoder was asked already.
+    """
+
+    name: str
+    live: Tokenizer
+    reference: Reference
+    frozen: Frozen
+    rules: CutRules
+    tok: DeltaTokenizer
+    encoder: Encoder
+    texts: tuple[str, ...] = ()
+    known: dict[str, list[int]] = field(default_factory=dict)
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        """The encoder's IDs of each segment, asked once per segment: cut everywhere, texts are made of few of them."""
+        if len(self.known) > _MOST_KNOWN:
+            self.known.clear()
+        missing = [s for s in dict.fromkeys(segments) if s not in self.known]
+        if missing:
+            self.known.update(zip(missing, self.encoder.encode_segments(missing), strict=True))
+        return [self.known[s] for s in segments]
+
+    def maker(self, seed: str) -> TextMaker:
+        contents = [t.content for t in self.frozen.sections.added_tokens]
+        return TextMaker(random.Random(seed).randrange(1 << 62), contents, self.frozen.transitions.samples)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one unit did. cases: comparisons of IDs; seams: seam checks; failed: the calls of a difference."""
+
+    cases: int = 0
+    seams: int = 0
+    failed: list[list[Call]] | None = None
+
+    def fail(self, calls: Sequence[Call]) -> None:
+        self.failed = [*(self.failed or []), list(calls)]
+
+
+def reference_ids(subject: Subject, texts: Sequence[str], add_special_tokens: bool = False) -> list[list[int]]:
+    """The oracle: the live tokenizer on whole texts."""
+    encodings = subject.live.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+    return [e.ids for e in encodings]
+
+
+def _chunked(subject: Subject, text: str, size: int, tail: tuple[int, ...]) -> tuple[list[int], int]:
+    cuts = subject.rules.cuts(text, 0, len(text), size, tail)
+    edges = [0, *(cut.position for cut in cuts), len(text)]
+    pieces = subject.encode_segments([text[a:b] for a, b in pairwise(edges)])
+    return list(chain.from_iterable(pieces)), len(cuts)
+
+
+def check_seams(subject: Subject, texts: Iterable[str], tally: Tally, sizes: Sequence[int] = (1,)) -> None:
+    """Each text cut at every allowed position (size 1) or every `size` characters, against the whole."""
+    texts = [text for text in texts if text]
+    for text, want in zip(texts, reference_ids(subject, texts), strict=True):
+        for size in sizes:
+            got, seams = _chunked(subject, text, size, (64, 16) if size > 64 else ())
+            tally.cases += 1
+            tally.seams += seams
+            if got != want:
+                tally.fail([Call(text)])
+                break
+
+
+# -- whole: each encoder on whole texts --
+
+
+def whole(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    maker = subject.maker(seed)
+    texts = [maker.text(maker.rng.choice((3, 20, 120, 400))) for _ in range(_PER_UNIT)]
+    for text, got, want in zip(
+        texts, subject.encoder.encode_segments(texts), reference_ids(subject, texts), strict=True
+    ):
+        tally.cases += 1
+        if got != want:
+            tally.fail([Call(text)])
+
+
+# -- chunks: every planner setting --
+
+
+def chunks(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    maker = subject.maker(seed)
+    texts = [maker.text(maker.rng.choice((60, 300, 900))) for _ in range(_PER_UNIT // 4)]
+    check_seams(subject, texts, tally, (1, 16, 64, 256, 1024, 4096))
+
+
+# -- seams: as many cuts as possible --
+
+
+def seams(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    maker = subject.maker(seed)
+    check_seams(subject, [maker.text(400) for _ in range(_PER_UNIT)], tally)
+
+
+# -- sessions: whatever may happen between two calls --
+
+
+def _session(maker: TextMaker) -> list[Call]:
+    rng = maker.rng
+    keys = rng.choice(((None,), ("a",), ("a", "b", None)))
+    texts = maker.session(rng.randrange(2, 10), rng.choice((5, 40, 150)))
+    if rng.random() < 0.3:  # a fork: the conversation goes on from an earlier turn
+        texts += [maker.edited(rng.choice(texts)) for _ in range(3)]
+    space = rng.choice((None, None, "n"))
+    return [Call(text, rng.choice(keys), space, rng.random() < 0.3) for text in texts]
+
+
+def run_calls(subject: Subject, calls: Sequence[Call], *, scale_dense: bool) -> tuple[list[int], list[int]]:
+    """The last call's IDs and the reference's, after all calls on an empty store."""
+    subject.tok.clear()
+    got: list[int] = []
+    with dense() if scale_dense else nullcontext():
+        for call in calls:
+            got = subject.tok.encode(
+                call.text,
+                session=call.session,
+                namespace=call.namespace,
+                add_special_tokens=call.add_special_tokens,
+            )
+    last = calls[-1]
+    return got, reference_ids(subject, [last.text], last.add_special_tokens)[0]
+
+
+def _sessions(subject: Subject, seed: str, tally: Tally, *, scale_dense: bool) -> None:
+    maker = subject.maker(seed)
+    with dense() if scale_dense else nullcontext():
+        for _ in range(_PER_UNIT // 4):
+            calls = _session(maker)
+            subject.tok.clear()
+            for n, call in enumerate(calls):
+                want = reference_ids(subject, [call.text], call.add_special_tokens)[0]
+                got = subject.tok.encode(
+                    call.text,
+                    session=call.session,
+                    namespace=call.namespace,
+                    add_special_tokens=call.add_special_tokens,
+                )
+                tally.cases += 1
+                if got != want:
+                    tally.fail(calls[: n + 1])
+                    break
+            subject.tok._store._check()
+
+
+def sessions(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    _sessions(subject, seed, tally, scale_dense=False)
+
+
+def dense_sessions(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    _sessions(subject, seed, tally, scale_dense=True)
+
+
+def threads(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """Several threads on the same keys, with a budget that keeps evicting."""
+    maker = subject.maker(seed)
+    texts = [call for _ in range(4) for call in _session(maker)]
+    wanted = [reference_ids(subject, [c.text], c.add_special_tokens)[0] for c in texts]
+    subject.tok.clear()
+    budget, subject.tok._store.budget = subject.tok._store.budget, 60_000
+
+    def work(n: int) -> list[int]:
+        order = [*range(n * 3 % len(texts), len(texts)), *range(n * 3 % len(texts))]
+        return [
+            i
+            for i in order
+            if subject.tok.encode(
+                texts[i].text,
+                session="shared" if n % 2 else texts[i].session,
+                add_special_tokens=texts[i].add_special_tokens,
+            )
+            != wanted[i]
+        ]
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            wrong = [i for result in pool.map(work, range(4)) for i in result]
+    finally:
+        subject.tok._store.budget = budget
+    tally.cases += 4 * len(texts)
+    for i in wrong:
+        tally.fail([texts[i]])
+    subject.tok._store._check()
+
+
+# -- code points: each one in several contexts and beside added tokens --
+
+_CONTEXTS = (
+    "a{}b", "1{}2", " {}", ".{} a", "{}'t", "{}{}", "\n{}\n", "{}\u0301", "a\u0301{}", "/{}A", "中{}か", "\t{} ",
+)  # fmt: skip
+
+
+def code_points(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    characters = [chr(c) for c in range(unit * _BLOCK, (unit + 1) * _BLOCK) if not 0xD800 <= c < 0xE000]
+    contents = [t.content for t in subject.frozen.sections.added_tokens][:64]
+    rng = random.Random(seed)
+    token = rng.choice(contents) if contents else ""
+    beside = (token + "{}", "{}" + token, token[:-1] + "{}" + token[-1:]) if token else ()
+    texts = [
+        "".join(context.format(*[c] * context.count("{}")) for c in part)
+        for context in (*_CONTEXTS, *beside)
+        for part in (characters[:128], characters[128:])
+    ]
+    check_seams(subject, texts, tally)
+
+
+# -- normal forms --
+
+
+@lru_cache(maxsize=1)
+def _canonical() -> tuple[list[str], list[str]]:
+    """Characters that decompose, and the marks in their decompositions, as the reference has them."""
+    nfd = normalizers.NFD()
+    composites = [
+        chr(c) for c in (*range(0xC0, 0xD800), *range(0xF900, 0x30000)) if nfd.normalize_str(chr(c)) != chr(c)
+    ]
+    marks = sorted({p for c in composites for p in nfd.normalize_str(c)[1:]})
+    return composites, [*marks, "\u0335", "\u0345", "\u0897", "\u1acf", "\u0591", "\u3099"]
+
+
+def normal_forms(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """Compositions, reorderings and singletons on both sides of every kind of cut."""
+    composites, marks = _canonical()
+    nfd = normalizers.NFD()
+    rng = random.Random(seed)
+    around = "".join(subject.frozen.transitions.samples)
+    texts = []
+    for _ in range(_PER_UNIT):
+        parts = []
+        for _ in range(120):
+            c = rng.choice(composites)
+            form = rng.choice((c, nfd.normalize_str(c), nfd.normalize_str(c)[::-1], nfd.normalize_str(c)[0]))
+            parts += [form, "".join(rng.choices(marks, k=rng.choice((0, 0, 1, 2, 3)))), rng.choice(around)]
+        texts.append("".join(parts))
+    check_seams(subject, texts, tally)
+
+
+# -- added tokens --
+
+
+def added_tokens(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """One token a unit, with all its proper prefixes and suffixes, beside the others and beside every class."""
+    contents = [t.content for t in subject.frozen.sections.added_tokens]
+    rng = random.Random(seed)
+    token = contents[unit % len(contents)]
+    inner = range(1, len(token))
+    parts = [token, token + token, *(token[:i] for i in inner), *(token[i:] for i in inner)]
+    around = ["", *(c for sample in subject.frozen.transitions.samples for c in sample)]
+    texts = []
+    for part in parts:
+        other = rng.choice(contents)
+        joined = [part + a + part for a in around]
+        texts.append("".join(joined) + part + other + part + other[: len(other) // 2] + part)
+    check_seams(subject, texts, tally)
+
+
+# -- user: the user's own text --
+
+
+def user(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """One text of the user's: cold, cut at every setting, grown turn by turn, and edited."""
+    text = subject.texts[unit % len(subject.texts)]
+    rng = random.Random(seed)
+    check_seams(subject, [text], tally, (1, 256, 4096))
+    at = 0
+    turns: list[str] = []
+    while at < len(text) and len(turns) < 40:
+        at = min(len(text), at + rng.randrange(1, 2 + len(text) // 12))
+        turns.append(text[:at])
+    for _ in range(6):
+        a = rng.randrange(len(text) + 1)
+        turns.append(text[:a] + rng.choice(("x", "\n", " 12", "é")) + text[a + rng.randrange(40) :])
+    calls = [Call(turn, "user", None, rng.random() < 0.3) for turn in turns]
+    subject.tok.clear()
+    for n, call in enumerate(calls):
+        got = subject.tok.encode(call.text, session=call.session, add_special_tokens=call.add_special_tokens)
+        tally.cases += 1
+        if got != reference_ids(subject, [call.text], call.add_special_tokens)[0]:
+            tally.fail(calls[: n + 1])
+            break
+
+
+Battery = Callable[[Subject, int, str, Tally], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A battery. units: how many units make it complete, as a function of the subject; None for no end."""
+
+    run: Battery
+    units: Callable[[Frozen, int], int | None]
+    # What a found difference is shrunk with: the calls on a DeltaTokenizer at this scale, or the text cut everywhere.
+    replay: str
+
+
+BATTERIES: dict[str, Kind] = {
+    "whole": Kind(whole, lambda f, n: None, "whole"),
+    "chunks": Kind(chunks, lambda f, n: None, "seams"),
+    "seams": Kind(seams, lambda f, n: None, "seams"),
+    "sessions": Kind(sessions, lambda f, n: None, "shipped"),
+    "dense_sessions": Kind(dense_sessions, lambda f, n: None, "dense"),
+    "threads": Kind(threads, lambda f, n: None, "dense"),
+    "code_points": Kind(code_points, lambda f, n: 0x110000 // _BLOCK, "seams"),
+    "normal_forms": Kind(normal_forms, lambda f, n: None, "seams"),
+    "added_tokens": Kind(added_tokens, lambda f, n: len(f.sections.added_tokens), "seams"),
+    "user": Kind(user, lambda f, n: n, "seams"),
+}
+
+
+def outcome(subject: Subject, replay: str, calls: Sequence[Call]) -> tuple[list[int], list[int]]:
+    """What the last call gives, and what the reference gives: to see whether a shrunk case still differs."""
+    text = calls[-1].text
+    if replay in ("shipped", "dense"):
+        return run_calls(subject, calls, scale_dense=replay == "dense")
+    want = reference_ids(subject, [text])[0]
+    if replay == "whole":
+        return subject.encoder.encode_segments([text])[0], want
+    return (_chunked(subject, text, 1, ())[0] if text else []), want
+

@@ -1,0 +1,114 @@
+"""What one comparison is: a sequence of calls whose last result differs from the reference's, and how to shrink it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of DeltaTokenizer.encode."""
+
+    text: str
+    session: str | None = None
+    namespace: str | None = None
+    add_special_tokens: bool = False
+
+    def source(self) -> str:
+        """The call as Python."""
+        parts = [ascii(self.text)]
+        parts += [f"{k}={v!r}" for k, v in asdict(self).items() if k != "text" and v]
+        return f"tok.encode({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A reproducer.
+
+    calls: the calls in order, from an empty store; the last one's IDs differ.
+    at: the index of the first differing token.
+    """
+
+    tokenizer: str
+    encoder: str
+    battery: str
+    unit: int
+    calls: tuple[Call, ...]
+    expected: tuple[int, ...]
+    got: tuple[int, ...]
+
+    @property
+    def at(self) -> int:
+        pairs = zip(self.expected, self.got, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self.expected), len(self.got)))
+
+    def lines(self) -> list[str]:
+        """The reproducer for a person."""
+        near = slice(max(self.at - 3, 0), self.at + 5)
+        return [
+            f"{self.battery} unit {self.unit} on {self.tokenizer} with {self.encoder}: differs at token {self.at}",
+            *(f"    {call.source()}" for call in self.calls),
+            f"    expected {list(self.expected[near])} of {len(self.expected)}",
+            f"    got      {list(self.got[near])} of {len(self.got)}",
+        ]
+
+
+Fails = Callable[[Sequence[Call]], bool]
+
+
+def shrink(calls: Sequence[Call], fails: Fails, *, budget: int = 1500) -> list[Call]:
+    """A smaller sequence of calls that still fails: fewer calls, shorter texts, plainer arguments.
+
+    Texts of one session share most of their characters, so the same stretch is removed from all of them where that
+    still fails, before each is shortened alone. budget: how often `fails` may be asked.
+    """
+    best = list(calls)
+    left = [budget]
+
+    def still(candidate: Sequence[Call]) -> bool:
+        if left[0] <= 0:
+            return False
+        left[0] -= 1
+        return fails(candidate)
+
+    changed = True
+    while changed and left[0] > 0:
+        changed = False
+        for i in range(len(best) - 2, -1, -1):
+            candidate = best[:i] + best[i + 1 :]
+            if still(candidate):
+                best, changed = candidate, True
+        for candidate in (
+            [replace(call, namespace=None) for call in best],
+            [replace(call, session=None) for call in best],
+            [replace(call, add_special_tokens=False) for call in best],
+        ):
+            if candidate != best and still(candidate):
+                best, changed = candidate, True
+        together = _shorten(best, range(len(best)), still)
+        alone = together
+        for i in range(len(best)):
+            alone = _shorten(alone, [i], still)
+        if alone != best:
+            best, changed = alone, True
+    return best
+
+
+def _shorten(calls: list[Call], which: Sequence[int], still: Fails) -> list[Call]:
+    """Remove ever smaller stretches at the same place from the texts of some calls."""
+    best = list(calls)
+    size = max(len(best[i].text) for i in which) // 2
+    while size >= 1:
+        at = 0
+        while at < max(len(best[i].text) for i in which):
+            candidate = list(best)
+            for i in which:
+                text = best[i].text
+                candidate[i] = replace(best[i], text=text[:at] + text[at + size :])
+            if candidate != best and still(candidate):
+                best = candidate
+            else:
+                at += size
+        size //= 2
+    return best

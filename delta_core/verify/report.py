@@ -1,0 +1,260 @@
+"""What a campaign leaves behind: a state to resume from, and a report for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from ..errors import DeltaError
+from ..reference import Reference
+from .cases import Difference
+from .controls import ControlResult
+
+
+class StateError(DeltaError):
+    """The report folder holds another campaign; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """One finished unit. seconds: of the worker."""
+
+    tokenizer: str
+    encoder: str
+    battery: str
+    unit: int
+    cases: int
+    seams: int
+    differences: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Refusals:
+    """How many flagged tokenizers were tried, and which were admitted although they must not be."""
+
+    tried: int = 0
+    missed: list[str] = field(default_factory=list)
+
+
+class State:
+    """The campaign so far, as lines of `state.jsonl`: appended as units finish, read again to resume."""
+
+    def __init__(self, path: Path, seed: str, reference: str) -> None:
+        self.path = path
+        self.seed = seed
+        self.reference = reference
+        self.encoders: dict[str, str] = {}
+        self.records: list[UnitRecord] = []
+        self.controls: list[ControlResult] = []
+        self.refusals = Refusals()
+        self.examples: list[list[str]] = []
+        self.skipped: dict[str, str] = {}
+        self.done: set[tuple[str, str, str, int]] = set()
+
+    @staticmethod
+    def seed_of(folder: Path) -> str | None:
+        """The seed of the campaign in a folder, None when there is none."""
+        try:
+            with (folder / "state.jsonl").open(encoding="utf-8") as file:
+                return str(json.loads(file.readline())["seed"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    @staticmethod
+    def open(folder: Path, seed: str) -> State:
+        """The state of a folder, resumed when it holds the same campaign. Raises StateError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "state.jsonl"
+        state = State(path, seed, Reference.version)
+        state.encoders = _versions()
+        if not path.exists():
+            state._write(seed=seed, reference=state.reference, encoders=state.encoders)
+            return state
+        found = State.load(folder)
+        for what, has, wants in (
+            ("seed", found.seed, seed),
+            ("tokenizers", found.reference, state.reference),
+            ("encoders", found.encoders, state.encoders),
+        ):
+            if has != wants:
+                raise StateError(f"{folder} holds a campaign with {what} {has}, not {wants}; choose another --report")
+        return found
+
+    @staticmethod
+    def load(folder: Path) -> State:
+        """The state of a folder as it is. A last line that a kill cut short is left out."""
+        lines = (folder / "state.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+        head = json.loads(lines[0])
+        state = State(folder / "state.jsonl", head["seed"], head["reference"])
+        state.encoders = head["encoders"]
+        for line in lines[1:]:
+            row = json.loads(line)
+            if "unit" in row:
+                state._take(UnitRecord(**row["unit"]))
+            elif "control" in row:
+                state.controls.append(ControlResult(**row["control"]))
+            elif "refusals" in row:
+                state.refusals = Refusals(**row["refusals"])
+            else:
+                state.examples.append(row["example"])
+        return state
+
+    def add(self, records: list[UnitRecord], found: list[Difference]) -> None:
+        for record in records:
+            self._take(record)
+            self._write(unit=asdict(record))
+        for difference in found:
+            self.examples.append(difference.lines())
+            self._write(example=difference.lines())
+
+    def add_control(self, result: ControlResult) -> None:
+        self.controls.append(result)
+        self._write(control=asdict(result))
+
+    def add_refusals(self, result: Refusals) -> None:
+        self.refusals = result
+        self._write(refusals=asdict(result))
+
+    def _take(self, record: UnitRecord) -> None:
+        self.records.append(record)
+        self.done.add((record.tokenizer, record.encoder, record.battery, record.unit))
+
+    def _write(self, **row: object) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("fastokens", "gigatoken"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the report: counts of one tokenizer, encoder, reference version and battery."""
+
+    tokenizer: str
+    encoder: str
+    reference: str
+    battery: str
+    units: int
+    cases: int
+    seams: int
+    differences: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The report. seconds: summed over workers. dull_controls: controls that found no difference."""
+
+    seeds: list[str]
+    references: list[str]
+    encoders: dict[str, str]
+    machine: str
+    cases: int
+    seams: int
+    differences: int
+    seconds: float
+    rows: list[Row]
+    controls: list[ControlResult]
+    dull_controls: list[str]
+    refusals_tried: int
+    refusals_missed: list[str]
+    skipped: dict[str, str]
+    examples: list[list[str]]
+
+
+def summarise(states: list[State]) -> Summary:
+    """One summary over campaigns, one per reference version for instance. Linear in their units."""
+    sums: dict[tuple[str, str, str, str], list[float]] = {}
+    for state in states:
+        for r in state.records:
+            row = sums.setdefault((r.tokenizer, r.encoder, state.reference, r.battery), [0, 0, 0, 0, 0.0])
+            for i, value in enumerate((1, r.cases, r.seams, r.differences, r.seconds)):
+                row[i] += value
+    rows = [
+        Row(*key, int(units), int(cases), int(seams), int(differences), round(seconds, 1))
+        for key, (units, cases, seams, differences, seconds) in sorted(sums.items())
+    ]
+    controls = [c for state in states for c in state.controls]
+    return Summary(
+        seeds=[s.seed for s in states],
+        references=sorted({s.reference for s in states}),
+        encoders={k: v for s in states for k, v in s.encoders.items()},
+        machine=f"{platform.machine()}, Python {platform.python_version()}",
+        cases=sum(r.cases for r in rows),
+        seams=sum(r.seams for r in rows),
+        differences=sum(r.differences for r in rows),
+        seconds=round(sum(r.seconds for r in rows), 1),
+        rows=rows,
+        controls=controls,
+        dull_controls=[f"{c.name} ({c.config})" for c in controls if not c.found],
+        refusals_tried=sum(s.refusals.tried for s in states),
+        refusals_missed=[m for s in states for m in s.refusals.missed],
+        skipped={k: v for s in states for k, v in s.skipped.items()},
+        examples=[e for s in states for e in s.examples],
+    )
+
+
+def write_report(states: list[State], folder: Path) -> list[Path]:
+    """report.json and report.md; returns their paths."""
+    summary = summarise(states)
+    paths = [folder / "report.json", folder / "report.md"]
+    paths[0].write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
+    paths[1].write_text(_markdown(summary), encoding="utf-8")
+    return paths
+
+
+def _markdown(s: Summary) -> str:
+    lines = [
+        "# Exactness campaign",
+        "",
+        f"{s.cases:,} comparisons of IDs with the reference, {s.seams:,} seam checks, **{s.differences} differences**.",
+        f"tokenizers {', '.join(s.references)}; encoders {_pairs(s.encoders)}; seeds {', '.join(s.seeds)}; "
+        f"{s.seconds / 3600:.2f} worker hours on {s.machine}.",
+        "",
+        "A seam check is one claimed safe cut held against the reference: n pieces of a text check n - 1 seams.",
+        "",
+        "| tokenizer | encoder | reference | comparisons | seam checks | differences | seconds |",
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
+    for key in dict.fromkeys((r.tokenizer, r.encoder, r.reference) for r in s.rows):
+        rows = [r for r in s.rows if (r.tokenizer, r.encoder, r.reference) == key]
+        lines.append(f"| {' | '.join(key)} | {_totals(rows)} |")
+    lines += ["", "| battery | comparisons | seam checks | differences | seconds |", "|---|--:|--:|--:|--:|"]
+    for battery in dict.fromkeys(r.battery for r in s.rows):
+        lines.append(f"| {battery} | {_totals([r for r in s.rows if r.battery == battery])} |")
+    lines += ["", "## Controls", "", "Each condition switched off once; the battery must then find a difference.", ""]
+    lines += ["| condition | tokenizer | found after comparisons |", "|---|---|--:|"]
+    lines += [
+        f"| {c.name} | synthetic/{c.config} | {f'{c.cases:,}' if c.found else f'**nothing in {c.cases:,}**'} |"
+        for c in s.controls
+    ]
+    lines += ["", f"{s.refusals_tried} tokenizers that must be refused were tried; {len(s.refusals_missed)} were not."]
+    lines += [f"- {m}" for m in s.refusals_missed]
+    if s.skipped:
+        lines += ["", "## Left out", "", *(f"- {k}: {v}" for k, v in s.skipped.items())]
+    if s.examples:
+        lines += ["", "## Differences", ""]
+        for example in s.examples:
+            lines += ["```", *example, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _totals(rows: list[Row]) -> str:
+    cases, seams = sum(r.cases for r in rows), sum(r.seams for r in rows)
+    return f"{cases:,} | {seams:,} | {sum(r.differences for r in rows)} | {sum(r.seconds for r in rows):,.0f}"
+
+
+def _pairs(versions: dict[str, str]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in versions.items()) or "none"

@@ -1,0 +1,145 @@
+"""Options, data and tokenizers that the tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generators import TextMaker, frozen_config, frozen_from, live_from, maker_for, spec
+from hypothesis import HealthCheck, settings
+from oracle import dense
+from tokenizers import Tokenizer
+
+from delta_core import DeltaTokenizer
+from delta_core.admission.frozen import Frozen
+from delta_core.fetch import cached, fetch
+
+# A red run is a fact about the code, not about the day: examples are the same every time. --run-slow draws new ones.
+_COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+settings.register_profile("default", derandomize=True, **_COMMON)
+settings.register_profile("slow", print_blob=True, **_COMMON)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-slow", action="store_true", help="also run the long campaigns")
+    parser.addoption("--run-network", action="store_true", help="also run tests that ask a package registry")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("slow" if config.getoption("--run-slow") else "default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    off = {
+        "slow": not config.getoption("--run-slow"),
+        "network": not (config.getoption("--run-network") or _must_fetch()),
+    }
+    deselected = [item for item in items if any(off[m] and item.get_closest_marker(m) for m in off)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in set(deselected)]
+
+
+def _must_fetch() -> bool:
+    return os.environ.get("DELTA_TEST_FETCH") == "1"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_configs_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What lies in the user's own folder must not decide a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTA_CONFIGS", str(tmp_path_factory.mktemp("configs")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def run_slow(request: pytest.FixtureRequest) -> bool:
+    """Whether the long campaigns were asked for: tests with a short form by default take their full one."""
+    return bool(request.config.getoption("--run-slow"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with the shared test data: $DELTA_SHARED, else beside the checkout."""
+    configured = os.environ.get("DELTA_SHARED")
+    folder = Path(configured) if configured else Path(__file__).resolve().parents[2] / "shared"
+    if not (folder / "data").is_dir():
+        pytest.skip("no shared test data (set DELTA_SHARED to the folder that holds data/)")
+    return folder
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A tokenizer under test: the live reference, its frozen config, and one DeltaTokenizer over both."""
+
+    live: Tokenizer
+    frozen: Frozen
+    tok: DeltaTokenizer
+
+    def maker(self, seed: int) -> TextMaker:
+        return maker_for(self.live, self.frozen, seed)
+
+
+# Sets of added tokens that nest in, overlap, border and prefix each other; written by users, and met in the wild.
+NASTY_TOKENS = (
+    "<|", "|>", "<|EOS|>", "〈|", "|〉", "〈|EOS|〉", "<a>", "<a><b>", "<b>", "aa", "aaa", "ab", "ba",
+    "<|im_end|><|im_start|>", "\n\n\n", " .", "é", "12", "x y", ">\n",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> Callable[..., Subject]:
+    """synthetic(name, nasty=False): a small trained tokenizer with the pipeline of a config. Shared; don't mutate."""
+    made: dict[tuple[str, bool], Subject] = {}
+
+    def get(name: str, nasty: bool = False) -> Subject:
+        if (name, nasty) not in made:
+            live = live_from(spec(name, NASTY_TOKENS if nasty else ()))
+            frozen = frozen_from(live)
+            made[name, nasty] = Subject(live, frozen, DeltaTokenizer(live, config=frozen, encoder="reference"))
+        made[name, nasty].tok.clear()
+        return made[name, nasty]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def real_tokenizer() -> Callable[[str], Subject]:
+    """real_tokenizer(name): a model's own tokenizer, from the cache; fetched with DELTA_TEST_FETCH=1."""
+    made: dict[str, Subject] = {}
+
+    def get(name: str) -> Subject:
+        if name not in made:
+            path = fetch(name) if _must_fetch() else cached(name)
+            if path is None:
+                pytest.skip("real tokenizer files are not cached (run `delta fetch`, or set DELTA_TEST_FETCH=1)")
+            live, frozen = Tokenizer.from_file(str(path)), frozen_config(name)
+            if len(made) >= 4:
+                made.pop(next(iter(made)))  # a large vocabulary costs some 200 MB
+            made[name] = Subject(live, frozen, DeltaTokenizer(live, config=frozen, encoder="reference"))
+            assert made[name].tok.admission.admitted, made[name].tok.admission
+        made[name].tok.clear()
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(params=["as shipped", "a cut wherever one is allowed"])
+def density(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a test twice: with the distances as they are, and with every allowed cut made."""
+    if request.param == "as shipped":
+        yield request.param
+    else:
+        with dense():
+            yield request.param
+
+
+@pytest.fixture
+def densely() -> Iterator[None]:
+    """Every allowed cut is made, and texts of any length are remembered."""
+    with dense():
+        yield

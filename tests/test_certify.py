@@ -1,0 +1,320 @@
+"""`delta_core.certify`: an encoder serves only behind guards that make it the reference, or not at all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from delta_core import certify, encoders
+from delta_core.admission.freeze import freeze
+from delta_core.admission.frozen import Certification, Frozen, load_frozen, load_path
+from delta_core.certify import Difference, Result
+from delta_core.encoders import EncoderUnavailable
+from delta_core.reference import Reference
+
+pytest.importorskip("fastokens")
+
+CORPUS = ["the tokenizer reads the old text again and again; it's 'quoted' and they're done\n", "café ſ\n"] * 20
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tokenizer:
+    """A small vocabulary behind Qwen's pipeline."""
+    qwen = load_frozen("qwen3").sections
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    pattern = Regex(qwen.pre_tokenizer[0]["pattern"]["Regex"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(pattern, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    )
+    markers = ("<|im_start|>", "<|im_end|>")
+    tokenizer.add_special_tokens([AddedToken(m, normalized=False, special=True) for m in markers])
+    tokenizer.add_tokens([AddedToken("<think>", normalized=False)])
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: Tokenizer) -> Reference:
+    return Reference(tiny)
+
+
+@pytest.fixture(scope="module")
+def frozen(reference: Reference) -> Frozen:
+    return freeze(reference, "tiny", known=[load_frozen("qwen3")])
+
+
+class Planted:
+    """The reference with a fault."""
+
+    name = "fastokens"
+
+    def __init__(self, reference: Reference, wrong: Callable[[str], bool], error: BaseException | None = None) -> None:
+        self._reference = reference
+        self._wrong = wrong
+        self._error = error
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        ids = self._reference.encode_segments(segments)
+        for i, segment in enumerate(segments):
+            if self._wrong(segment):
+                if self._error is not None:
+                    raise self._error
+                ids[i] = [*ids[i], 7]
+        return ids
+
+
+Plant = Callable[..., None]
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Puts a faulty encoder in fastokens' place; few code points and marks, so that three runs take seconds."""
+
+    def put(wrong: Callable[[str], bool], error: BaseException | None = None) -> None:
+        monkeypatch.setattr(encoders, "build", lambda name, reference, *rest: Planted(reference, wrong, error))
+
+    monkeypatch.setattr(certify, "_DENSE", (range(0x0, 0x200), range(0x1A80, 0x1B00), range(0x2D00, 0x2E80)))
+    monkeypatch.setattr(certify, "_SPARSE", (range(0xF0000, 0xF0200),))
+    monkeypatch.setattr(certify, "_BLOCKS", (0x0, 0x1A80, 0x2D00, 0x2D80))
+    monkeypatch.setattr(certify, "_NEWER", range(0x2D00, 0x2E00))
+    parts_of, marks = certify._canonical_pairs()
+    few = dict(list(parts_of.items())[:300]), marks[:60]
+    monkeypatch.setattr(certify, "_canonical_pairs", lambda: few)
+    return put
+
+
+def quick(reference: Reference, frozen: Frozen) -> Result:
+    return certify.certify(reference, frozen, "fastokens", quick=True)
+
+
+def test_fastokens_is_certified_without_guards(reference: Reference, frozen: Frozen) -> None:
+    result = quick(reference, frozen)
+    assert result.certification == Certification(
+        "fastokens", encoders.version_of("fastokens"), Reference.version, (), result.cases
+    )
+    assert result.differences == ()
+    assert result.cases > 200_000
+
+
+def test_a_fault_at_one_code_point_becomes_its_guard(reference: Reference, frozen: Frozen, plant: Plant) -> None:
+    plant(lambda text: "\u2e55" in text)
+    result = quick(reference, frozen)
+    assert result.certification is not None
+    assert result.certification.guards == ((0x2E55, 0x2E55),)
+
+
+def test_only_a_few_characters_with_a_token_of_their_own_may_be_guarded(
+    reference: Reference, frozen: Frozen, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [len(ids) for ids in reference.encode_segments(["ſ", "é"])] == [1, 1]
+    # fastokens 0.3.5 on gpt-oss: a contraction with long s is none to it.
+    plant(lambda text: "'ſ'" in text)
+    result = quick(reference, frozen)
+    assert result.certification is not None
+    assert result.certification.guards == ((0x17F, 0x17F),)
+
+    monkeypatch.setattr(certify, "_MOST_COMMON", 0)
+    plant(lambda text: "'é" in text)
+    (difference,) = quick(reference, frozen).differences
+    assert difference.text == "'é"
+
+
+def test_adjacent_guards_merge(reference: Reference, frozen: Frozen, plant: Plant) -> None:
+    plant(lambda text: any(c in text for c in ("\u2e55", "\u2e56", "\u2e58", "\U000f0001")))
+    result = quick(reference, frozen)
+    assert result.certification is not None
+    assert result.certification.guards == ((0x2E55, 0x2E56), (0x2E58, 0x2E58), (0xF0001, 0xF0001))
+
+
+def test_a_newer_table_of_combining_classes_guards_the_new_mark_alone(
+    reference: Reference, frozen: Frozen, plant: Plant
+) -> None:
+    # As if U+1ADD were a mark that the reference does not know: it is reordered, whichever mark stands beside it.
+    marks = "\u0301\u0335\u0650\u0323"
+    plant(lambda text: any(f"\u1add{m}" in text or f"{m}\u1add" in text for m in marks))
+    result = quick(reference, frozen)
+    assert result.certification is not None
+    assert result.certification.guards == ((0x1ADD, 0x1ADD),)
+
+
+def test_a_composition_of_two_rare_characters_guards_both(reference: Reference, frozen: Frozen, plant: Plant) -> None:
+    # What the blocks' pairs are for: no context of single characters shows it, and another guard does not hide it.
+    plant(lambda text: "\u2d30\u2d32" in text or "\u2d40" in text)
+    result = quick(reference, frozen)
+    assert result.certification is not None
+    assert result.certification.guards == ((0x2D30, 0x2D30), (0x2D32, 0x2D32), (0x2D40, 0x2D40))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "example"),
+    [
+        (lambda text: "tm" in text, "tm"),
+        (lambda text: "quoted" in text, "quoted"),
+        (lambda text: "S " in text and "D" in text[text.index("S ") :], "S D"),
+        (lambda text: "<think>\n" in text, "<think>\n"),
+        (lambda text: text.count("\n") > 900, "\n" * 901),
+        # A rare character inside a fault of common ones must not take the blame.
+        (lambda text: re.search("a.b", text) is not None, None),
+    ],
+)
+def test_a_fault_of_common_characters_is_refused_with_the_shortest_example(
+    reference: Reference, frozen: Frozen, plant: Plant, wrong: Callable[[str], bool], example: str | None
+) -> None:
+    plant(wrong)
+    result = quick(reference, frozen)
+    assert result.certification is None
+    (difference,) = result.differences
+    example = example or difference.text
+    expected = tuple(reference.encode_segments([example])[0])
+    assert difference == Difference(example, expected, (*expected, 7), "ids")
+    assert example.isascii()
+
+
+class Panic(BaseException):
+    """What a panic in Rust looks like from Python."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), Panic()])
+def test_an_error_is_a_difference(
+    reference: Reference, frozen: Frozen, plant: Plant, error: BaseException
+) -> None:
+    plant(lambda text: "\u2e55" in text, error)
+    result = quick(reference, frozen)
+    assert result.certification is not None
+    assert result.certification.guards == ((0x2E55, 0x2E55),)
+
+    plant(lambda text: "Dt" in text, error)
+    (difference,) = quick(reference, frozen).differences
+    assert (difference.text, difference.got, difference.kind) == ("Dt", None, "raises")
+
+
+def test_answering_for_a_lone_surrogate_is_a_difference(
+    reference: Reference, frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lenient(Planted):
+        def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+            return super().encode_segments([s.encode("utf-8", "replace").decode() for s in segments])
+
+    monkeypatch.setattr(encoders, "build", lambda *_: Lenient(reference, lambda text: False))
+    (difference,) = quick(reference, frozen).differences
+    assert (difference.text, difference.expected, difference.kind) == ("\ud800", None, "accepts")
+
+
+def test_an_encoder_that_is_wrong_once_is_refused(reference: Reference, frozen: Frozen, plant: Plant) -> None:
+    seen: list[str] = []
+
+    def once(text: str) -> bool:
+        if seen or len(text) < 8 or "\u2e55" not in text:
+            return False
+        seen.append(text)
+        return True
+
+    plant(once)
+    (difference,) = quick(reference, frozen).differences
+    assert difference.kind == "unstable"
+    assert difference.text == seen[0]
+
+
+def test_too_many_guards_are_refused(
+    reference: Reference, frozen: Frozen, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certify, "MAX_RANGES", 3)
+    plant(lambda text: any("\u2d30" <= c <= "\u2d60" and ord(c) % 2 for c in text))
+    (difference,) = quick(reference, frozen).differences
+    assert difference.kind == "guards"
+
+
+def test_an_encoder_that_is_not_there_is_said(reference: Reference, frozen: Frozen) -> None:
+    with pytest.raises(ValueError, match="unknown encoder"):
+        certify.certify(reference, frozen, "nosuch")
+
+
+# ------------------------------------------------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def file(tiny: Tokenizer, frozen: Frozen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny tokenizer's file, admitted by a config in the user's folder."""
+    monkeypatch.setenv("DELTA_CONFIGS", str(tmp_path / "configs"))
+    frozen.write(tmp_path / "configs")
+    path = tmp_path / "tokenizer.json"
+    tiny.save(str(path))
+    return path
+
+
+def run(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    certify.add_arguments(parser)
+    return certify.run(parser.parse_args(list(map(str, arguments))))
+
+
+def test_the_record_goes_into_the_users_folder(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(file, "--encoder", "fastokens", "--quick") == 0
+    (record,) = load_path(tmp_path / "configs" / "tiny.json").certified
+    assert record.key == ("fastokens", encoders.version_of("fastokens"), Reference.version)
+    assert "tiny: fastokens" in capsys.readouterr().out
+
+
+def test_json_and_into(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(file, "--encoder", "fastokens", "--quick", "--json", "--into", tmp_path / "other") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["config"], row["encoder"], row["certified"], row["guards"]) == ("tiny", "fastokens", True, [])
+    assert row["recorded"] == str(tmp_path / "other" / "tiny.json")
+    assert load_path(tmp_path / "configs" / "tiny.json").certified == ()
+    assert load_path(tmp_path / "other" / "tiny.json").certified[0].cases == row["cases"]
+
+
+def test_a_refusal_exits_with_1_and_takes_the_older_record_out(
+    file: Path, frozen: Frozen, tmp_path: Path, plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = Certification("fastokens", encoders.version_of("fastokens"), Reference.version, (), 1)
+    frozen.with_certification(held).write(tmp_path / "configs")
+    plant(lambda text: "Dt" in text)
+    assert run(file, "--encoder", "fastokens", "--quick") == 1
+    assert "NOT certified" in capsys.readouterr().out
+    assert load_path(tmp_path / "configs" / "tiny.json").certified == ()
+
+
+def test_what_cannot_be_tried_exits_with_2(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "nowhere.json", "--quick") == 2
+    assert "no such file" in capsys.readouterr().err
+
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    assert run(broken, "--quick") == 2
+    assert "not a tokenizer.json" in capsys.readouterr().err
+
+    def unavailable(name: str) -> str:
+        raise EncoderUnavailable(f"{name} is not installed")
+
+    monkeypatch.setattr(encoders, "version_of", unavailable)
+    assert run(file, "--encoder", "all", "--quick", "--json") == 2
+    assert [row["error"] for row in json.loads(capsys.readouterr().out)] == [
+        "fastokens is not installed",
+        "gigatoken is not installed",
+    ]
+
+
+def test_what_is_not_admitted_exits_with_2(
+    tiny: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DELTA_CONFIGS", str(tmp_path / "empty"))
+    path = tmp_path / "tokenizer.json"
+    tiny.save(str(path))
+    assert run(path, "--quick") == 2
+    assert "not admitted" in capsys.readouterr().err

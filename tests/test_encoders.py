@@ -1,0 +1,211 @@
+"""Encoders: the reference can always serve; a fast one only where it is certified, guarded segment by segment."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import Subject
+from generators import FRAGMENTS, live_from, spec
+from oracle import assert_same, ids_of
+
+from delta_core import DeltaTokenizer, Reason, encoders
+from delta_core.admission.frozen import Certification
+from delta_core.encoders import EncoderUnavailable, Guarded, ReferenceEncoder, build, choose, shared_ids, version_of
+from delta_core.reference import Reference
+
+
+class Recording:
+    """An encoder that notes what it was given, and gives each segment's length as its IDs."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        self.seen += segments
+        return [[len(segment)] if segment else [] for segment in segments]
+
+
+class Failing:
+    name = "failing"
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        raise RuntimeError("the text was: secret")
+
+
+def guarded(reference: Reference, *guards: tuple[int, int]) -> tuple[Guarded, Recording]:
+    inner = Recording()
+    return Guarded(inner, Certification("recording", "1", "1", guards, 1), reference), inner
+
+
+def test_the_reference_encoder_gives_the_ids_of_each_segment(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("llama3_1")
+    segments = [subject.maker(i).text(30) for i in range(9)]
+    encoder = ReferenceEncoder(Reference(subject.live))
+    assert encoder.encode_segments(segments) == [ids_of(subject.live, segment) for segment in segments]
+    assert encoder.encode_segments([]) == []
+
+
+def test_only_the_segments_with_a_guarded_character_go_to_the_reference(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("llama3_1")
+    encoder, inner = guarded(Reference(subject.live), (0x300, 0x36F), (0x1F600, 0x1F600))
+    segments = ["plain", "e\u0301", "é", "a😀b", "中", ""]
+    want = [[5], ids_of(subject.live, "e\u0301"), [1], ids_of(subject.live, "a😀b"), [1], []]
+    assert encoder.encode_segments(segments) == want
+    assert "e\u0301" not in inner.seen and "a😀b" not in inner.seen and "é" in inner.seen
+
+
+@pytest.mark.parametrize("character", ["]", "^", "-", "\\", "[", "\n", "\x00", "&", "~", "\U0010ffff"])
+def test_any_character_can_be_guarded(character: str, synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("llama3_1")
+    encoder, _ = guarded(Reference(subject.live), (ord(character), ord(character)))
+    assert encoder.encode_segments([f"a{character}b", "ab"]) == [ids_of(subject.live, f"a{character}b"), [2]]
+
+
+def test_without_guards_everything_goes_to_the_encoder(synthetic: Callable[..., Subject]) -> None:
+    encoder, inner = guarded(Reference(synthetic("llama3_1").live))
+    assert encoder.encode_segments(["a", "😀"]) == [[1], [1]] and inner.seen == ["a", "😀"]
+
+
+def test_a_failing_encoder_costs_time_not_the_request(
+    synthetic: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = synthetic("llama3_1")
+    tok = DeltaTokenizer(subject.live, config=subject.frozen)
+    tok._encoder = Failing()
+    text = subject.maker(1).text(200)
+    with caplog.at_level(logging.WARNING, "delta_core"):
+        for n in range(3):
+            assert_same(tok, subject.live, text + str(n) * 300, session="s")
+    assert tok.stats().fallbacks == {str(Reason.ENCODER_FAILED): 3}
+    assert len(caplog.records) == 1, "said once"
+    assert "secret" not in caplog.text, "an encoder's message may quote the text"
+    assert tok.stats().by_path.get("stock", 0) == 0, "what was stored is still used"
+
+
+def test_what_fails_in_the_reference_too_is_the_callers_error(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("llama3_1")
+    tok = DeltaTokenizer(subject.live, config=subject.frozen)
+    tok._encoder = Failing()
+    with pytest.raises(TypeError):
+        tok.encode("\ud800" * 400)
+    assert tok.stats().fallbacks == {str(Reason.BAD_TEXT): 1}
+
+
+# -- which one may serve --
+
+
+def certified(subject: Subject, name: str, **other: str) -> Any:
+    record = {"encoder_version": version_of(name), "reference_version": Reference.version, **other}
+    return subject.frozen.with_certification(Certification(encoder=name, guards=(), cases=1, **record))
+
+
+@pytest.fixture
+def subject(synthetic: Callable[..., Subject]) -> Subject:
+    return synthetic("llama3_1")
+
+
+def test_an_uncertified_encoder_does_not_serve_and_says_so_once(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("fastokens")
+    with caplog.at_level(logging.WARNING, "delta_core"):
+        encoder, note = choose("fastokens", subject.frozen, Reference(subject.live))
+    assert encoder.name == "reference" and note is not None and "delta certify" in note
+    assert len(caplog.records) == 1
+    assert choose("auto", subject.frozen, Reference(subject.live))[0].name == "reference"
+
+
+def test_a_certified_encoder_serves(subject: Subject) -> None:
+    pytest.importorskip("fastokens")
+    encoder, note = choose("auto", certified(subject, "fastokens"), Reference(subject.live))
+    assert encoder.name == "fastokens" and note is None
+
+
+@pytest.mark.parametrize("other", [{"encoder_version": "0.0.1"}, {"reference_version": "0.0.1"}])
+def test_a_certification_of_other_versions_does_not_count(subject: Subject, other: dict[str, str]) -> None:
+    pytest.importorskip("fastokens")
+    assert choose("fastokens", certified(subject, "fastokens", **other), Reference(subject.live))[0].name == "reference"
+
+
+def test_an_encoder_that_is_not_installed_is_named(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(encoders._DISTRIBUTION, "fastokens", "no-such-distribution")
+    with pytest.raises(EncoderUnavailable, match="not installed"):
+        version_of("fastokens")
+    encoder, note = choose("fastokens", subject.frozen, Reference(subject.live))
+    assert encoder.name == "reference" and note is not None and "not installed" in note
+
+
+def test_an_unknown_name_is_an_error_of_the_caller(subject: Subject) -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        choose("nonsense", subject.frozen, Reference(subject.live))
+    with pytest.raises(ValueError, match="nonsense"):
+        build("nonsense", Reference(subject.live))
+    with pytest.raises(ValueError, match="nonsense"):
+        DeltaTokenizer(subject.live, config=subject.frozen, encoder="nonsense")
+
+
+@pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
+def test_a_fast_encoder_takes_few_and_many_segments_alike(name: str, real_tokenizer: Callable[[str], Subject]) -> None:
+    pytest.importorskip(name)
+    real = real_tokenizer("qwen3")
+    encoder = build(name, Reference(real.live))
+    rng = random.Random(2)
+    segments = ["".join(rng.choices([f for f in FRAGMENTS if f.isascii()], k=20)) for _ in range(40)]
+    many = encoder.encode_segments(segments)
+    assert many == [encoder.encode_segments([segment])[0] for segment in segments]
+    assert all(type(i) is int for ids in many for i in ids)
+
+
+def test_a_fast_encoder_built_from_a_tokenizer_it_does_not_take_is_unavailable() -> None:
+    pytest.importorskip("fastokens")
+    with pytest.raises(EncoderUnavailable, match="does not take"):
+        build("fastokens", Reference(live_from(spec("llama3_1"))), tokenizer_json="{}")
+
+
+# -- shared ints --
+
+
+def test_equal_ids_are_one_object_in_the_whole_process() -> None:
+    a, b = shared_ids([5, 100_000, 7]), shared_ids([int("100000"), 5])
+    assert a == [5, 100_000, 7] and a[1] is b[0] and a[0] is b[1]
+
+
+def test_the_table_grows_to_the_largest_id_and_holds_itself() -> None:
+    shared_ids([200_123])
+    assert len(encoders._TABLE) >= 200_124
+    assert list(range(len(encoders._TABLE))) == encoders._TABLE
+    assert shared_ids([]) == []
+
+
+def test_threads_that_grow_the_table_at_once_leave_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoders, "_TABLE", [])
+    barrier = threading.Barrier(8)
+    wrong: list[int] = []
+
+    def work(n: int) -> None:
+        barrier.wait()
+        for step in range(40):
+            ids = [step * 500 + n, step, step * 300]
+            if shared_ids(ids) != ids:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and list(range(len(encoders._TABLE))) == encoders._TABLE
+
+
+def test_ids_given_back_are_the_shared_objects(subject: Subject) -> None:
+    tok = DeltaTokenizer(subject.live, config=replace(subject.frozen))
+    text = subject.maker(3).text(300)
+    assert all(a is b for a, b in zip(tok.encode(text), tok.encode(text), strict=True))

@@ -1,0 +1,95 @@
+"""PrefixIndex: it proposes, bounded and namespaced; it never decides."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_core import lookup
+from delta_core.lookup import PrefixIndex
+
+SPACE, OTHER = bytes(16), bytes([1] * 16)
+
+
+def text_of(length: int, salt: str = "") -> str:
+    return (salt + "".join(f"{i} word\n" for i in range(length // 6 + 1)))[:length]
+
+
+def filled(*texts: str, namespace: bytes = SPACE) -> PrefixIndex:
+    index = PrefixIndex()
+    for n, text in enumerate(texts):
+        index.add(n, index.digests(namespace, text))
+    return index
+
+
+def test_a_continuation_of_a_stored_text_finds_it() -> None:
+    index = filled(text_of(5000), text_of(5000, "x"))
+    assert next(index.propose(SPACE, text_of(5000) + " and more")) == 0
+    assert next(index.propose(SPACE, text_of(5000, "x"))) == 1
+
+
+def test_a_text_that_shares_only_its_head_is_proposed_for_it() -> None:
+    assert list(filled(text_of(9000)).propose(SPACE, text_of(4000) + "z" * 3000))
+
+
+def test_a_changed_head_of_the_same_length_still_finds_it() -> None:
+    stored = text_of(9000)
+    assert list(filled(stored).propose(SPACE, "#" * 20 + stored[20:]))
+
+
+def test_the_text_that_shares_most_comes_first() -> None:
+    texts = [text_of(n) + f"{n}" * 300 for n in (1500, 12_000, 3000)]
+    assert next(filled(*texts).propose(SPACE, text_of(20_000))) == 1
+
+
+def test_nothing_is_proposed_across_namespaces() -> None:
+    index = filled(text_of(5000), namespace=OTHER)
+    assert list(index.propose(SPACE, text_of(5000))) == []
+    assert list(index.propose(OTHER, text_of(5000))) != []
+
+
+def test_what_was_removed_is_not_proposed_and_leaves_nothing() -> None:
+    index = PrefixIndex()
+    digests = index.digests(SPACE, text_of(5000))
+    index.add("branch", digests)
+    index.remove("branch", digests)
+    assert list(index.propose(SPACE, text_of(5000))) == [] and len(index) == 0
+
+
+def test_a_thousand_texts_with_one_head_are_proposals_of_bounded_number_newest_first() -> None:
+    index = PrefixIndex()
+    stored = {}
+    for n in range(1000):
+        stored[n] = index.digests(SPACE, text_of(1200) + str(n))
+        index.add(n, stored[n])
+    index._check(stored)
+    proposals = list(index.propose(SPACE, text_of(1200)))
+    assert proposals[0] == 999 and len(proposals) <= lookup._PER_WINDOW * 2
+    for n in range(1000):
+        index.remove(n, stored[n])  # those pushed out of their bucket included
+    assert len(index) == 0
+
+
+@given(st.integers(0, 8000), st.integers(0, 8000), st.integers(0, 3000))
+def test_digests_taken_over_from_the_turn_before_are_those_computed_anew(
+    same: int, old_extra: int, new_extra: int
+) -> None:
+    index = PrefixIndex()
+    shared = text_of(same)
+    old, new = shared + "o" * old_extra, shared + "n" * new_extra
+    assert index.digests(SPACE, new, index.digests(SPACE, old), same) == index.digests(SPACE, new)
+
+
+def test_digests_are_keyed_per_process_so_that_nobody_can_aim_at_a_bucket() -> None:
+    assert PrefixIndex().digests(SPACE, text_of(3000)) != PrefixIndex().digests(SPACE, text_of(3000))
+
+
+def test_few_windows_are_hashed_of_a_long_text() -> None:
+    digests = PrefixIndex().digests(SPACE, text_of(400_000))
+    assert len(digests) <= 40
+
+
+@pytest.mark.parametrize("text", ["\ud800" * 3000, "a\udfff" * 2000])
+def test_lone_surrogates_are_looked_up_without_an_error(text: str) -> None:
+    assert list(filled(text_of(3000)).propose(SPACE, text)) == []

@@ -1,0 +1,279 @@
+"""Transcript, checkpoints and the plan of a splice, each against a naive version of itself."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from delta_core import splice
+from delta_core.cuts import Cut
+from delta_core.splice import (
+    Block,
+    Checkpoints,
+    IdList,
+    Transcript,
+    common_blocks,
+    common_prefix,
+    common_suffix,
+    plan,
+)
+
+SMALL = st.text("ab", max_size=40)
+LONG = st.builds(lambda s, n: s * n, st.text("ab\u4e2d\U0001f600", min_size=1, max_size=9), st.integers(0, 120))
+
+
+def naive_prefix(a: str, b: str) -> int:
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n
+
+
+# -- common prefix and suffix --
+
+
+@given(st.one_of(SMALL, LONG), st.one_of(SMALL, LONG), st.one_of(SMALL, LONG))
+def test_common_prefix_is_that_of_a_loop(shared: str, a: str, b: str) -> None:
+    assert common_prefix(shared + a, shared + b) == naive_prefix(shared + a, shared + b)
+    assert common_prefix("xy" + shared + a, "z" + shared + b, 2, 1) == naive_prefix(shared + a, shared + b)
+
+
+@given(st.one_of(SMALL, LONG), st.one_of(SMALL, LONG), st.one_of(SMALL, LONG), st.integers(0, 300))
+def test_common_suffix_is_that_of_a_loop(shared: str, a: str, b: str, limit: int) -> None:
+    want = naive_prefix((a + shared)[::-1], (b + shared)[::-1])
+    assert common_suffix(a + shared, b + shared, limit) == min(want, limit)
+    assert common_suffix(a + shared + "xy", b + shared + "z", limit, len(a + shared), len(b + shared)) == min(
+        want, limit
+    )
+
+
+@pytest.mark.parametrize("at", [0, 1, 63, 64, 65, 319, 320, 321, 5000, 9999])
+def test_one_changed_character_is_found_wherever_it_stands(at: int) -> None:
+    a = "é" * 10_000
+    b = a[:at] + "x" + a[at + 1 :]
+    assert common_prefix(a, b) == at
+    assert common_suffix(a, b, 10_000) == 9_999 - at
+
+
+def test_a_prefix_of_itself_is_shared_whole() -> None:
+    assert common_prefix("", "") == common_prefix("", "a") == 0
+    assert common_prefix("abc" * 100, "abc" * 100) == 300
+    assert common_prefix("abc" * 100, "abc" * 100 + "d") == 300
+
+
+# -- common blocks --
+
+
+def assert_blocks(old: str, new: str) -> list[Block]:
+    blocks = common_blocks(old, new, common_prefix(old, new))
+    for block in blocks:
+        assert 0 <= block.start <= block.end <= len(old)
+        assert old[block.start : block.end] == new[block.start + block.shift : block.end + block.shift]
+        assert block.start + block.shift >= 0 and block.end + block.shift <= len(new)
+    for a, b in pairwise(blocks):
+        assert a.end <= b.start, "no character of the old text is used twice"
+        assert a.end + a.shift <= b.start + b.shift, "nor one of the new text"
+    return blocks
+
+
+@given(SMALL, SMALL, SMALL, SMALL)
+@example("", "", "", "")
+@example("a", "", "a", "")
+@example("aa", "", "a", "aa")
+def test_blocks_hold_the_same_characters_in_order(head: str, old: str, new: str, tail: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splice, "_REALIGN_FROM", 4)
+        patch.setattr(splice, "_ANCHOR", 3)
+        patch.setattr(splice, "_ANCHOR_STEPS", (0, 2, 7))
+        assert_blocks(head + old + tail, head + new + tail)
+
+
+def test_several_edits_at_once_leave_several_blocks() -> None:
+    parts = ["".join(f"{part}{i:04d} " for i in range(300)) for part in "abcd"]
+    old = "".join(parts)
+    new = parts[0] + "EDIT" + parts[1] + "EDIT2" + parts[2][900:] + "EDIT3" + parts[3]
+    blocks = assert_blocks(old, new)
+    assert sum(block.end - block.start for block in blocks) > len(old) * 0.8
+
+
+def test_a_trimmed_head_leaves_the_rest() -> None:
+    old = "".join(f"{i:05d} " for i in range(3000))
+    blocks = assert_blocks(old, old[7000:] + "more")
+    assert max(block.end - block.start for block in blocks) == len(old) - 7000
+
+
+# -- IdList --
+
+
+@st.composite
+def parts_of_few_lists(draw: st.DrawFn) -> list[splice.Part]:
+    """Slices of two or three lists, as the turns of a session share them: in order, out of order, overlapping."""
+    lists = [list(range(100 * n, 100 * n + draw(st.integers(0, 40)))) for n in range(draw(st.integers(1, 3)))]
+    spans = draw(st.lists(st.tuples(st.sampled_from(lists), st.integers(0, 40), st.integers(0, 40)), max_size=40))
+    if draw(st.booleans()):
+        spans.sort(key=lambda span: min(span[1], span[2]))
+    return [(ids, min(a, b, len(ids)), min(max(a, b), len(ids))) for ids, a, b in spans]
+
+
+PARTS = parts_of_few_lists()
+
+
+def flat(parts: list[splice.Part]) -> list[int]:
+    return [i for ids, start, stop in parts for i in ids[start:stop]]
+
+
+@given(PARTS, st.integers(0, 400), st.integers(0, 400))
+@settings(max_examples=400)
+def test_an_id_list_is_the_list_its_parts_make(parts: list[splice.Part], a: int, b: int) -> None:
+    before = flat(parts)
+    for ids in (IdList(parts), IdList.of(parts)):
+        assert ids.to_list() == before and ids.length == len(before)
+        assert flat(ids.slice(a, b)) == before[a : max(a, b)]
+    assert flat(parts) == before, "shared lists are never changed"
+
+
+def test_to_list_is_fresh_each_time() -> None:
+    ids = IdList.of([([1, 2, 3], 0, 3)])
+    first = ids.to_list()
+    first.clear()
+    assert ids.to_list() == [1, 2, 3]
+    one, two = [1, 2], [3]
+    ids = IdList.of([(one, 0, 2), (two, 0, 1)])
+    ids.to_list().append(4)
+    assert ids.to_list() == [1, 2, 3] and one == [1, 2] and two == [3]
+
+
+def test_ids_of_a_long_session_stay_few_parts_and_waste_little() -> None:
+    """A thousand turns, each of which keeps all but the end of the one before."""
+    want: list[int] = []
+    ids = IdList.of([])
+    for turn in range(1000):
+        keep = max(len(want) - 3, 0)
+        new = list(range(turn, turn + 7))
+        want = want[:keep] + new
+        ids = IdList.of([*ids.slice(0, keep), (new, 0, len(new))])
+        assert ids.to_list() == want
+        assert len(ids._parts) <= splice._MAX_PARTS + 1
+        assert ids.bytes() <= 8 * 1.5 * len(want) + 2000
+
+
+# -- Checkpoints --
+
+CUTS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 5), st.integers(0, 5)), max_size=12)
+
+
+def checkpoints_of(cuts: list[tuple[int, int, int]]) -> Checkpoints:
+    c = Checkpoints()
+    for n, (position, left, right) in enumerate(sorted({cut[0]: cut for cut in cuts}.values())):
+        c.append(Cut(position, min(left, position), right), n * 2)
+    return c
+
+
+@given(CUTS, st.integers(0, 70))
+def test_a_checkpoint_counts_only_with_its_deciding_characters_inside(
+    cuts: list[tuple[int, int, int]], at: int
+) -> None:
+    c = checkpoints_of(cuts)
+    left = [e >> 16 for e in c.extents]
+    right = [e & 0xFFFF for e in c.extents]
+    inside = [i for i, p in enumerate(c.positions) if p - left[i] >= at]
+    assert c.first_inside(at) == min(inside, default=len(c))
+    inside = [i for i, p in enumerate(c.positions) if p + right[i] <= at]
+    assert c.last_inside(at) == max(inside, default=-1)
+
+
+@given(CUTS, st.integers(0, 12), st.integers(0, 12), st.integers(0, 9), st.integers(0, 9))
+def test_checkpoints_move_with_their_text(
+    cuts: list[tuple[int, int, int]], first: int, last: int, shift: int, tokens: int
+) -> None:
+    old, new = checkpoints_of(cuts), Checkpoints()
+    new.extend_from(old, first, last, shift, tokens)
+    assert list(new.positions) == [p + shift for p in old.positions[first : last + 1]]
+    assert list(new.tokens) == [t + tokens for t in old.tokens[first : last + 1]]
+    assert new.extents == old.extents[first : last + 1]
+
+
+# -- the plan of a splice --
+
+
+def transcript_of(text: str, cuts: list[tuple[int, int, int]]) -> Transcript:
+    """A transcript in which every character is one token, its code point."""
+    c = Checkpoints()
+    for position, left, right in sorted({cut[0]: cut for cut in cuts}.values()):
+        if 0 < position < len(text):
+            c.append(Cut(position, min(left, position), min(right, len(text) - position)), position)
+    transcript = Transcript(text, IdList.of([(list(map(ord, text)), 0, len(text))]), c)
+    transcript._check()
+    return transcript
+
+
+@given(SMALL, SMALL, SMALL, SMALL, CUTS)
+@settings(max_examples=300)
+def test_a_plan_takes_over_the_tokens_of_the_same_characters(
+    head: str, old: str, new: str, tail: str, cuts: list[tuple[int, int, int]]
+) -> None:
+    before, after = head + old + tail, head + new + tail
+    transcript = transcript_of(before, cuts)
+    blocks = common_blocks(before, after, common_prefix(before, after))
+    at = 0
+    for reuse in plan(transcript, after, blocks):
+        assert at <= reuse.start < reuse.end <= len(after)
+        at = reuse.end
+        taken = flat(transcript.ids.slice(reuse.token_start, reuse.token_end))
+        assert taken == list(map(ord, after[reuse.start : reuse.end]))
+        # The edges are ends of both texts, or checkpoints whose deciding characters are shared.
+        for position, index in ((reuse.start, reuse.first), (reuse.end, reuse.last)):
+            if 0 <= index < len(transcript.checkpoints):
+                extent = transcript.checkpoints.extents[index]
+                there = transcript.checkpoints.positions[index]
+                assert there + reuse.shift == position
+                low, high = there - (extent >> 16), there + (extent & 0xFFFF)
+                assert before[low:high] == after[low + reuse.shift : high + reuse.shift]
+                assert any(b.start <= low and high <= b.end and b.shift == reuse.shift for b in blocks)
+            else:
+                assert position in (0, len(after))
+
+
+def test_an_edge_whose_right_hand_character_changed_is_not_used() -> None:
+    transcript = transcript_of("aaaa\nbbbb", [(5, 1, 1)])
+    assert plan(transcript, "aaaa\nXbbb", common_blocks("aaaa\nbbbb", "aaaa\nXbbb", 5)) == []
+    (reuse,) = plan(transcript, "aaaa\nbXbb", [Block(0, 6, 0)])
+    assert (reuse.start, reuse.end) == (0, 5)
+
+
+def test_an_edge_whose_left_hand_character_changed_is_not_used() -> None:
+    transcript = transcript_of("aaaa\nbbbb", [(5, 1, 1)])
+    assert plan(transcript, "aaX\nbbbb"[1:], [Block(5, 9, -2)]) == []
+
+
+def test_the_same_text_again_is_one_reuse_of_everything() -> None:
+    transcript = transcript_of("aaaa\nbbbb", [(5, 1, 1)])
+    (reuse,) = plan(transcript, transcript.text, [Block(0, 9, 0)])
+    assert (reuse.start, reuse.end, reuse.token_start, reuse.token_end) == (0, 9, 0, 9)
+
+
+# -- _check --
+
+
+@pytest.mark.parametrize(
+    ("positions", "counts", "extents"),
+    [
+        ([3, 2], [1, 2], [0, 0]),  # not ascending
+        ([2, 3], [2, 1], [0, 0]),  # tokens go back
+        ([9], [1], [0]),  # behind the text
+        ([1], [1], [2 << 16]),  # decided by characters before the text
+        ([2], [1], [9]),  # decided by characters behind the text
+        ([2], [99], [0]),  # more tokens than there are
+        ([2], [], [0]),  # arrays of different length
+    ],
+)
+def test_check_notices_a_broken_transcript(positions: list[int], counts: list[int], extents: list[int]) -> None:
+    transcript = transcript_of("abcd", [])
+    c = transcript.checkpoints
+    c.positions, c.tokens, c.extents = array("I", positions), array("I", counts), array("I", extents)
+    with pytest.raises(AssertionError):
+        transcript._check()
