@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from .admission.frozen import Certification, Frozen
 from .reference import Reference
@@ -35,12 +36,30 @@ class Encoder(Protocol):
 
 
 class ReferenceEncoder:
-    """The live tokenizer itself, through encode_batch_fast: releases the GIL, uses all cores for many segments."""
+    """The reference's own code on a copy of the live state; encode_batch_fast releases the GIL and uses all cores.
+
+    A copy, because engines set truncation and padding on the shared object for one request, while another one encodes:
+    that must not reach our segments. It is taken on first use, while the live tokenizer still is the admitted one:
+    about 1 s and 100 MB for 150K tokens. `prepare` takes it at once.
+    """
 
     name = "reference"
 
     def __init__(self, reference: Reference) -> None:
-        self.encode_segments = reference.encode_segments
+        self._reference = reference
+        self._copy: Tokenizer | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self) -> ReferenceEncoder:
+        with self._lock:
+            if self._copy is None:
+                self._copy = self._reference.copy()
+        return self
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        copy = self._copy or self.prepare()._copy
+        assert copy is not None
+        return [e.ids for e in copy.encode_batch_fast(list(segments), add_special_tokens=False)]
 
 
 class FastokensEncoder:
@@ -95,12 +114,14 @@ class Guarded:
     def __init__(self, encoder: Encoder, certification: Certification, reference: Reference) -> None:
         self.name = encoder.name
         self._encoder = encoder
-        self._reference = reference
+        self._reference = ReferenceEncoder(reference)
         ranges = "".join(
             re.escape(chr(low)) if low == high else f"{re.escape(chr(low))}-{re.escape(chr(high))}"
             for low, high in certification.guards
         )
         self._guard = re.compile(f"[{ranges}]") if ranges else None
+        if ranges:
+            self._reference.prepare()
         # Certification guards no ASCII, so most segments need no search; a config may have been written by hand.
         self._ascii = any(low < 128 for low, _ in certification.guards)
 
@@ -130,7 +151,7 @@ def version_of(name: str) -> str:
 def build(name: str, reference: Reference, tokenizer_json: str | None = None) -> Encoder:
     """The bare encoder of one name, certified or not. Raises EncoderUnavailable, ValueError for an unknown name."""
     if name == "reference":
-        return ReferenceEncoder(reference)
+        return ReferenceEncoder(reference).prepare()
     if name == "fastokens":
         return FastokensEncoder(tokenizer_json if tokenizer_json is not None else reference.backend.to_str())
     if name == "gigatoken":
@@ -149,13 +170,13 @@ def choose(name: str, frozen: Frozen, reference: Reference) -> tuple[Encoder, st
     else:
         asked = True
     if name == "reference":
-        return ReferenceEncoder(reference), None
+        return ReferenceEncoder(reference).prepare(), None
     if name not in NAMES:
         raise ValueError(f"unknown encoder {name!r}: one of auto, {', '.join(NAMES)}")
     try:
         version = version_of(name)
     except EncoderUnavailable as error:
-        return ReferenceEncoder(reference), str(error)
+        return ReferenceEncoder(reference).prepare(), str(error)
     certification = frozen.certification(name, version, reference.version)
     if certification is None:
         note = (
@@ -163,12 +184,12 @@ def choose(name: str, frozen: Frozen, reference: Reference) -> tuple[Encoder, st
             "run `delta certify` to certify it"
         )
         (log.warning if asked else log.info)("%s", note)
-        return ReferenceEncoder(reference), note
+        return ReferenceEncoder(reference).prepare(), note
     try:
         return Guarded(build(name, reference), certification, reference), None
     except EncoderUnavailable as error:
         log.warning("%s", error)
-        return ReferenceEncoder(reference), str(error)
+        return ReferenceEncoder(reference).prepare(), str(error)
 
 
 _TABLE: list[int] = []  # _TABLE[i] == i

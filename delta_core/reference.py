@@ -96,6 +96,17 @@ class Reference:
         """The live state as a tokenizer.json, parsed. About 0.5 s for 150K tokens; done once."""
         return json.loads(self.backend.to_str())  # type: ignore[no-any-return]
 
+    def copy(self) -> Tokenizer:
+        """A tokenizer of our own in the admitted state. Raises RuntimeError when the live one is in another by now."""
+        for _ in range(3):  # a request of the engine's may have set truncation for the moment
+            self._watch_due = 0.0
+            if self.changed() is None:
+                copy = Tokenizer.from_str(self.backend.to_str())
+                self._watch_due = 0.0
+                if self.changed() is None and copy.truncation is None and copy.padding is None:
+                    return copy
+        raise RuntimeError("the live tokenizer changed after admission")
+
     def affixes(self) -> Affixes | None:
         """The fixed prefix and suffix of the post-processor, found by probing; None when there are none that fit."""
         empty = self.encode("", True)

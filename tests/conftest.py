@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from delta_core import DeltaTokenizer
 from delta_core.admission.frozen import Frozen
 from delta_core.fetch import cached, fetch
+from delta_core.metrics import Counters
 
 # A red run is a fact about the code, not about the day: examples are the same every time. --run-slow draws new ones.
 _COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
@@ -91,6 +92,12 @@ NASTY_TOKENS = (
 )  # fmt: skip
 
 
+def _anew(tok: DeltaTokenizer) -> None:
+    """Nothing remembered, nothing counted: a shared tokenizer tells one test nothing of another."""
+    tok.clear()
+    tok._counters = Counters()
+
+
 @pytest.fixture(scope="session")
 def synthetic() -> Callable[..., Subject]:
     """synthetic(name, nasty=False): a small trained tokenizer with the pipeline of a config. Shared; don't mutate."""
@@ -101,7 +108,7 @@ def synthetic() -> Callable[..., Subject]:
             live = live_from(spec(name, NASTY_TOKENS if nasty else ()))
             frozen = frozen_from(live)
             made[name, nasty] = Subject(live, frozen, DeltaTokenizer(live, config=frozen, encoder="reference"))
-        made[name, nasty].tok.clear()
+        _anew(made[name, nasty].tok)
         return made[name, nasty]
 
     return get
@@ -122,7 +129,7 @@ def real_tokenizer() -> Callable[[str], Subject]:
                 made.pop(next(iter(made)))  # a large vocabulary costs some 200 MB
             made[name] = Subject(live, frozen, DeltaTokenizer(live, config=frozen, encoder="reference"))
             assert made[name].tok.admission.admitted, made[name].tok.admission
-        made[name].tok.clear()
+        _anew(made[name].tok)
         return made[name]
 
     return get

@@ -97,9 +97,9 @@ first = rss()
 seen = []
 for n in range(5000):
     at = rng.randrange(len(source) - 9000)
-    text = f"session {n} " + source[at : at + 3200]
+    text = f"session {n} " + source[at : at + 2800]
     tok.encode(text, session=f"s{n}")
-    tok.encode(text + source[at + 3200 : at + 3900], session=f"s{n}")
+    tok.encode(text + source[at + 2800 : at + 3400], session=f"s{n}")
     assert tok.stats().bytes <= BUDGET
     if n % 500 == 499:
         seen.append(rss())
@@ -118,7 +118,7 @@ def test_memory_is_flat_over_five_thousand_churned_sessions() -> None:
     )
     assert done.returncode == 0, done.stderr
     evictions, first, *seen = map(int, done.stdout.split())
-    assert evictions > 500, "the budget was reached"
+    assert evictions > 300, "the budget was reached"
     full = seen[len(seen) // 2]
     assert max(seen[len(seen) // 2 :]) <= full * 1.08, seen
     assert seen[-1] - first <= 1.6 * (64 << 20), seen

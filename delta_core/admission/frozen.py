@@ -76,13 +76,13 @@ class Frozen:
             "file_sha256": self.file_sha256,
             "sections": small,
             "digests": {"vocab": s.vocab_digest, "merges": s.merges_digest},
-            "certified": [asdict(c) for c in self.certified],
         }
         text = json.dumps(head, indent=1, ensure_ascii=True)[:-2]
         classes = [[signature, samples] for signature, samples in zip(t.signatures, t.samples, strict=True)]
         safe = [[p, *(q for a, q in t.safe if a == p)] for p in sorted({a for a, _ in t.safe})]
         return (
-            f'{text},\n "added_tokens": {_rows([token.to_row() for token in s.added_tokens])},\n'
+            f'{text},\n "certified": {_rows([asdict(c) for c in self.certified])},\n'
+            f' "added_tokens": {_rows([token.to_row() for token in s.added_tokens])},\n'
             f' "transitions": {{\n  "tests": {_rows(list(t.tests))},\n  "classes": {_rows(classes)},\n'
             f'  "safe": {_rows(safe)},\n  "derivation": {json.dumps(asdict(t.derivation))}\n }}\n}}\n'
         )

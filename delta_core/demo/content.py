@@ -955,4 +955,5 @@ def system_prompt(w: Writer) -> str:
 
 def repository_notes(w: Writer) -> str:
     tree = "\n".join(sorted({_path(w) for _ in range(30)}))
-    return f"Files that may matter:\n\n{tree}\n\nREADME of the module:\n\n{_document(w, 1500)}"
+    # A file with the other line ending, always: the drawn materials hold one only sometimes.
+    return f"Files that may matter:\n\n{tree}\n\n{_crlf(w, 300)}\n\nREADME of the module:\n\n{_document(w, 1500)}"
