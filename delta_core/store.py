@@ -100,13 +100,13 @@ class SessionStore:
         """The internal names of a namespace and of a session in it: fixed-size keyed digests."""
         space = self._digest(b"n", namespace)
         return space, None if session is None else blake2b(
-            session.encode("utf-8", "surrogatepass"), digest_size=16, key=self._secret, person=b"s", salt=space
+            str(session).encode("utf-8", "surrogatepass"), digest_size=16, key=self._secret, person=b"s", salt=space
         ).digest()
 
     def _digest(self, person: bytes, value: str | None) -> bytes:
         if value is None:
             return bytes(16)
-        raw = value.encode("utf-8", "surrogatepass")
+        raw = str(value).encode("utf-8", "surrogatepass")
         return blake2b(raw, digest_size=16, key=self._secret, person=person).digest()
 
     def of_key(self, key: bytes | None) -> list[Branch]:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generators import TextMaker, frozen_config, frozen_from, live_from, maker_for, spec
 from hypothesis import HealthCheck, settings
-from oracle import dense
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
 from delta_core.admission.frozen import Frozen
 from delta_core.fetch import cached, fetch
 from delta_core.metrics import Counters
+from delta_core.verify.dense import dense
+from delta_core.verify.generators import NASTY_TOKENS, TextMaker, frozen_config, frozen_from, live_from, maker_for, spec
 
 # A red run is a fact about the code, not about the day: examples are the same every time. --run-slow draws new ones.
 _COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
@@ -84,12 +84,6 @@ class Subject:
     def maker(self, seed: int) -> TextMaker:
         return maker_for(self.live, self.frozen, seed)
 
-
-# Sets of added tokens that nest in, overlap, border and prefix each other; written by users, and met in the wild.
-NASTY_TOKENS = (
-    "<|", "|>", "<|EOS|>", "〈|", "|〉", "〈|EOS|〉", "<a>", "<a><b>", "<b>", "aa", "aaa", "ab", "ba",
-    "<|im_end|><|im_start|>", "\n\n\n", " .", "é", "12", "x y", ">\n",
-)  # fmt: skip
 
 
 def _anew(tok: DeltaTokenizer) -> None:

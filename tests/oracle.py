@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from generators import TextMaker
 from tokenizers import Tokenizer
 
-from delta_core import DeltaTokenizer, lookup, splice, store
-from delta_core import tokenizer as router
+from delta_core import DeltaTokenizer
+from delta_core.verify.generators import TextMaker
 
 
 def ids_of(live: Tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -73,27 +71,6 @@ def assert_all_ways(tok: DeltaTokenizer, live: Tokenizer, texts: Sequence[str], 
         list(pool.map(work, range(threads)))
     tok._store._check()
     assert not tok.stats().fallbacks.get("internal"), "a fault of our own was hidden by the stock path"
-
-
-@contextmanager
-def dense(patch: pytest.MonkeyPatch | None = None) -> Iterator[None]:
-    """Everything at a small scale: a checkpoint at every safe position, short texts remembered and indexed.
-
-    As shipped, checkpoints stand 256 characters apart; a wrong one is met seldom. Here each position that the rules
-    call safe is one, and the text between two of them is encoded on its own.
-    """
-    with pytest.MonkeyPatch.context() as local:
-        patch = patch or local
-        patch.setattr(router, "SEGMENT", 1)
-        patch.setattr(router, "_TAIL", ())
-        for module in (router, store):
-            patch.setattr(module, "MIN_REMEMBERED", 1)
-        patch.setattr(splice, "_REALIGN_FROM", 12)
-        patch.setattr(splice, "_ANCHOR", 4)
-        patch.setattr(splice, "_ANCHOR_STEPS", (0, 3, 11))
-        patch.setattr(lookup, "_WINDOW", 8)
-        patch.setattr(lookup, "_POSITIONS", tuple(range(8, 4096, 24)))
-        yield
 
 
 @dataclass(frozen=True)

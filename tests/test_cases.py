@@ -16,11 +16,23 @@ from typing import Any
 
 import pytest
 from conftest import Subject
-from generators import FRAGMENTS, PIPELINES, TextMaker, frozen_from, live_from, maker_for, prose, spec, template, token
-from oracle import assert_all_ways, assert_same, battery, dense, ids_of
+from oracle import assert_all_ways, assert_same, battery, ids_of
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer, Reason
+from delta_core.verify.dense import dense
+from delta_core.verify.generators import (
+    FRAGMENTS,
+    PIPELINES,
+    TextMaker,
+    frozen_from,
+    live_from,
+    maker_for,
+    prose,
+    spec,
+    template,
+    token,
+)
 
 FOUR = ("qwen3", "llama3_1", "gpt_oss", "deepseek_v3")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from generators import PIPELINES, frozen_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from delta_core import characters
 from delta_core.characters import UNKNOWN, CharacterClasses, NfcStability, NoNormalizer, PatternProbe
+from delta_core.verify.generators import PIPELINES, frozen_config
 
 NFC, NFD = normalizers.NFC(), normalizers.NFD()
 

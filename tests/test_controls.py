@@ -11,14 +11,15 @@ from contextlib import contextmanager
 
 import pytest
 from conftest import Subject
-from generators import TextMaker
-from oracle import Finding, assert_same, battery, dense
+from oracle import Finding, assert_same, battery
 
 from delta_core import DeltaTokenizer, cuts
 from delta_core.characters import NfcStability
 from delta_core.cuts import Cut, CutRules
 from delta_core.splice import Checkpoints
 from delta_core.store import SessionStore
+from delta_core.verify.dense import dense
+from delta_core.verify.generators import TextMaker
 
 Patch = pytest.MonkeyPatch
 

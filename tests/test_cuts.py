@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 from conftest import NASTY_TOKENS, Subject
-from generators import PIPELINES, TextMaker, frozen_config, frozen_from, live_from, spec, token
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle import ids_of
@@ -17,6 +16,7 @@ from delta_core.admission.sections import AddedToken
 from delta_core.characters import UNKNOWN, NfcStability
 from delta_core.cuts import Cut, CutRules, _isolated
 from delta_core.tokenizer import rules_for
+from delta_core.verify.generators import PIPELINES, TextMaker, frozen_config, frozen_from, live_from, spec, token
 
 FLAGS = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from conftest import Subject
-from generators import FRAGMENTS, live_from, spec
 from oracle import assert_same, ids_of
 
 from delta_core import DeltaTokenizer, Reason, encoders
 from delta_core.admission.frozen import Certification
 from delta_core.encoders import EncoderUnavailable, Guarded, ReferenceEncoder, build, choose, shared_ids, version_of
 from delta_core.reference import Reference
+from delta_core.verify.generators import FRAGMENTS, live_from, spec
 
 
 class Recording:

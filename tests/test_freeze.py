@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from generators import PIPELINES, bundled, frozen_from, live_from, maker_for, spec, template
-from oracle import assert_all_ways, battery, dense
+from oracle import assert_all_ways, battery
 
 from delta_core import DeltaTokenizer, FreezeError, Reason
 from delta_core.admission.freeze import freeze
 from delta_core.admission.frozen import Frozen
 from delta_core.reference import Reference
+from delta_core.verify.dense import dense
+from delta_core.verify.generators import PIPELINES, bundled, frozen_from, live_from, maker_for, spec, template
 
 
 @pytest.mark.parametrize("name", PIPELINES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from generators import CONFIGS, frozen_config
 
 from delta_core.admission.pattern import GPT2_PATTERN, UnsupportedPattern, atoms_of
 from delta_core.admission.sections import patterns_of
+from delta_core.verify.generators import CONFIGS, frozen_config
 
 
 def atoms_in(pattern: str) -> set[str]:

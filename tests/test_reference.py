@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from generators import PIPELINES, frozen_from, live_from, maker_for, spec, template
 from oracle import ids_of
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from delta_core import DeltaTokenizer, Reason
 from delta_core.reference import Affixes, Reference, UnsupportedTokenizer, backend_of
+from delta_core.verify.generators import PIPELINES, frozen_from, live_from, maker_for, spec, template
 
 
 class Holder:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from generators import PIPELINES, live_from, spec, template, token
 
 from delta_core import DeltaTokenizer, Reason
 from delta_core.admission.sections import AddedToken, differences, not_covered, sections_of
 from delta_core.reference import Reference
+from delta_core.verify.generators import PIPELINES, live_from, spec, template, token
 
 Spec = dict[str, Any]
 

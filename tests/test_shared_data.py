@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from conftest import Subject
-from generators import prose
-from oracle import assert_same, dense
+from oracle import assert_same
+
+from delta_core.verify.dense import dense
+from delta_core.verify.generators import prose
 
 pytestmark = pytest.mark.shared
 

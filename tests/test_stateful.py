@@ -6,13 +6,14 @@ from typing import ClassVar
 
 import pytest
 from conftest import NASTY_TOKENS
-from generators import frozen_from, live_from, spec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
-from oracle import assert_same, dense
+from oracle import assert_same
 
 from delta_core import DeltaTokenizer
+from delta_core.verify.dense import dense
+from delta_core.verify.generators import frozen_from, live_from, spec
 
 FRAGMENTS = (
     "a", "the ", "word", "s", "'", "'s", "1", "234", " ", "  ", "\n", "\n\n", "\r\n", "\t", ".", "!", "//", "/", "é",
@@ -44,12 +45,11 @@ class Conversations(RuleBasedStateMachine):
         self.tok = self.tokenizers[at]
         self.live = self.tok._reference.backend  # type: ignore[union-attr]
         self.tok.clear()
-        self.patch = pytest.MonkeyPatch()
-        self.context = dense(self.patch)
+        self.context = dense()
         self.context.__enter__()
 
     def teardown(self) -> None:
-        self.patch.undo()
+        self.context.__exit__(None, None, None)
         assert not self.tok.stats().fallbacks
 
     def encoded(self, text: str, key: str | None, namespace: str | None, add: bool) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from conftest import Subject
-from generators import PIPELINES, frozen_config, live_from, spec
 from oracle import assert_all_ways, assert_same, battery, ids_of
 from tokenizers import Tokenizer
 
 import delta_core
 from delta_core import DeltaTokenizer, Reason, session_key
+from delta_core.verify.generators import PIPELINES, frozen_config, live_from, spec
 
 
 @pytest.fixture

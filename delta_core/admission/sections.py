@@ -127,6 +127,8 @@ def _canonical_post_processor(section: Json) -> Json:
     leaves = []
     for leaf in _flatten(section, "processors"):
         if leaf["type"] == "TemplateProcessing":
+            if all("Sequence" in item for item in leaf["single"]) and len(leaf["single"]) == 1:
+                continue  # the text and nothing else: transformers 5 sets it where there was no post-processor
             leaves.append({k: leaf[k] for k in ("type", "single", "special_tokens")})
         elif leaf["type"] != "ByteLevel":
             leaves.append(leaf)

@@ -57,6 +57,13 @@ class Difference:
 Fails = Callable[[Sequence[Call]], bool]
 
 
+_SIMPLER: tuple[Callable[[Call], Call], ...] = (
+    lambda call: replace(call, namespace=None),
+    lambda call: replace(call, session=None),
+    lambda call: replace(call, add_special_tokens=False),
+)
+
+
 def shrink(calls: Sequence[Call], fails: Fails, *, budget: int = 1500) -> list[Call]:
     """A smaller sequence of calls that still fails: fewer calls, shorter texts, plainer arguments.
 
@@ -79,11 +86,8 @@ def shrink(calls: Sequence[Call], fails: Fails, *, budget: int = 1500) -> list[C
             candidate = best[:i] + best[i + 1 :]
             if still(candidate):
                 best, changed = candidate, True
-        for candidate in (
-            [replace(call, namespace=None) for call in best],
-            [replace(call, session=None) for call in best],
-            [replace(call, add_special_tokens=False) for call in best],
-        ):
+        for simpler in _SIMPLER:
+            candidate = [simpler(call) for call in best]
             if candidate != best and still(candidate):
                 best, changed = candidate, True
         together = _shorten(best, range(len(best)), still)
