@@ -81,8 +81,12 @@ def reference_ids(subject: Subject, texts: Sequence[str], add_special_tokens: bo
 
 
 def _chunked(subject: Subject, text: str, size: int, tail: tuple[int, ...]) -> tuple[list[int], int]:
-    cuts = subject.rules.cuts(text, 0, len(text), size, tail)
-    edges = [0, *(cut.position for cut in cuts), len(text)]
+    if size == 1:
+        rules = subject.rules
+        cuts = [p for p in range(1, len(text)) if rules.r2(text[p - 1 : p + 1]) or rules.r1(text, p)]
+    else:
+        cuts = [cut.position for cut in subject.rules.cuts(text, 0, len(text), size, tail)]
+    edges = [0, *cuts, len(text)]
     pieces = subject.encode_segments([text[a:b] for a, b in pairwise(edges)])
     return list(chain.from_iterable(pieces)), len(cuts)
 
@@ -127,8 +131,10 @@ def chunks(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
 
 
 def seams(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    # Making a piece costs more than checking it: a few hundred are drawn from again and again, in ever new order.
     maker = subject.maker(seed)
-    check_seams(subject, [maker.text(400) for _ in range(_PER_UNIT)], tally)
+    pool = [maker.piece() for _ in range(800)]
+    check_seams(subject, ["".join(maker.rng.choices(pool, k=1500)) for _ in range(_PER_UNIT)], tally)
 
 
 # -- sessions: whatever may happen between two calls --
