@@ -1,7 +1,8 @@
 """`delta demo`: run a session through Delta Tokenizer and through the reference, and show both, turn by turn.
 
 `measure` times and compares, `summarise` condenses, the rest prints. Every number is of one call, in one process, with
-the two sides interleaved; the reference is a tokenizer object of its own, so neither warms the other's caches.
+the two sides interleaved, a few turns at a time; the reference is a tokenizer object of its own, so neither warms the
+other's caches.
 """
 
 from __future__ import annotations
@@ -163,24 +164,48 @@ def measure(
     sessions: Sequence[Sequence[Turn]],
     *,
     family: str,
+    block: int = 1,
     on_turn: Callable[[TurnResult], None] = lambda _: None,
 ) -> Report:
-    """Encode every turn with both, compare the ids, and report; a KeyboardInterrupt ends it with what was done."""
+    """Encode every turn with both, compare the ids, and report; a KeyboardInterrupt ends it with what was done.
+
+    block: how many turns one side does before the other does the same ones. With 1, each of ours follows an encode of
+    the whole text by the reference, which has emptied the processor's caches: no server does that between two turns.
+    """
     results: list[TurnResult] = []
     differences: list[Difference] = []
     interrupted = False
+    blocks = 0
     try:
         for number, turns in enumerate(sessions):
             previous: Sequence[Message] = ()
-            for turn in turns:
-                text = templates.render_turn(family, turn)
-                new_chars = _new_chars(previous, turn.messages)
-                result, difference = _measure_turn(tok, reference, text, new_chars, number, turn, len(results))
-                results.append(result)
-                if difference is not None:
-                    differences.append(difference)
-                on_turn(result)
-                previous = turn.messages
+            for start in range(0, len(turns), block):
+                part = turns[start : start + block]
+                texts = [templates.render_turn(family, turn) for turn in part]
+                # Whoever goes second finds the texts in the processor's caches, so the two take turns at it.
+                measured = _measure_block(tok, reference, texts, number, ours_first=blocks % 2 == 0)
+                blocks += 1
+                for turn, text, (ours, theirs, reused) in zip(part, texts, measured, strict=True):
+                    same = ours.ids == theirs.ids
+                    result = TurnResult(
+                        session=number,
+                        turn=turn.index,
+                        kind=turn.kind,
+                        chars=len(text),
+                        new_chars=_new_chars(previous, turn.messages),
+                        tokens=len(theirs.ids),
+                        reused_tokens=reused,
+                        reference_s=theirs.seconds,
+                        delta_s=ours.seconds,
+                        reference_cpu_s=theirs.cpu,
+                        delta_cpu_s=ours.cpu,
+                        identical=same,
+                    )
+                    previous = turn.messages
+                    results.append(result)
+                    if not same:
+                        differences.append(_difference(number, turn.index, theirs.ids, ours.ids))
+                    on_turn(result)
     except KeyboardInterrupt:
         interrupted = True
     stats, admission = tok.stats(), tok.admission
@@ -201,52 +226,51 @@ def measure(
     )
 
 
-def _measure_turn(
-    tok: Encodes, reference: Tokenizer, text: str, new_chars: int, session: int, turn: Turn, nth: int
-) -> tuple[TurnResult, Difference | None]:
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """One call: its ids, and its wall and CPU time in seconds."""
+
+    ids: list[int]
+    seconds: float
+    cpu: float
+
+
+def _measure_block(
+    tok: Encodes, reference: Tokenizer, texts: Sequence[str], session: int, *, ours_first: bool
+) -> list[tuple[_Timed, _Timed, int]]:
+    """Per text our call, the reference's, and how many ids were reused."""
     key = f"demo-{session}"
-    reused = int(tok.stats().reused_tokens)
 
-    def delta() -> list[int]:
-        return tok.encode(text, session=key)
+    def ours() -> list[tuple[_Timed, int]]:
+        made = []
+        for text in texts:
+            reused = int(tok.stats().reused_tokens)
+            timed = _timed(lambda text=text: tok.encode(text, session=key))  # type: ignore[misc]
+            made.append((timed, int(tok.stats().reused_tokens) - reused))
+        return made
 
-    def stock() -> list[int]:
+    def stock() -> list[_Timed]:
         # The stock path at its best: the batch call is faster than `encode`, and releases the GIL.
-        ids: list[int] = reference.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
+        return [
+            _timed(lambda text=text: reference.encode_batch_fast([text], add_special_tokens=False)[0].ids)  # type: ignore[misc]
+            for text in texts
+        ]
 
-    # Whoever goes second finds the text in the processor's caches, so the two take turns at it.
-    if nth % 2 == 0:
-        got, delta_s, delta_cpu = _timed(delta)
-        expected, reference_s, reference_cpu = _timed(stock)
+    if ours_first:
+        mine = ours()
+        theirs = stock()
     else:
-        expected, reference_s, reference_cpu = _timed(stock)
-        got, delta_s, delta_cpu = _timed(delta)
-
-    same = got == expected
-    result = TurnResult(
-        session=session,
-        turn=turn.index,
-        kind=turn.kind,
-        chars=len(text),
-        new_chars=new_chars,
-        tokens=len(expected),
-        reused_tokens=int(tok.stats().reused_tokens) - reused,
-        reference_s=reference_s,
-        delta_s=delta_s,
-        reference_cpu_s=reference_cpu,
-        delta_cpu_s=delta_cpu,
-        identical=same,
-    )
-    return result, None if same else _difference(session, turn.index, expected, got)
+        theirs = stock()
+        mine = ours()
+    return [(timed, other, reused) for (timed, reused), other in zip(mine, theirs, strict=True)]
 
 
-def _timed(call: Callable[[], list[int]]) -> tuple[list[int], float, float]:
+def _timed(call: Callable[[], list[int]]) -> _Timed:
     cpu = time.process_time()
     start = time.perf_counter()
     ids = call()
     end = time.perf_counter()
-    return ids, end - start, time.process_time() - cpu
+    return _Timed(ids, end - start, time.process_time() - cpu)
 
 
 def _difference(session: int, turn: int, expected: list[int], got: list[int]) -> Difference:
@@ -525,6 +549,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target-chars", metavar="N", type=_positive, default=400_000, help="length of the generated session"
     )
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="of the generated session")
+    parser.add_argument(
+        "--interleave",
+        metavar="N",
+        type=int,
+        default=8,
+        help="turns one side does before the other does the same ones (default 8; with 1 the reference's encode of the "
+        "whole text empties the processor's caches before each of ours)",
+    )
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a figure (.png or .svg)")
     parser.add_argument(
         "--json", metavar="FILE", nargs="?", const="-", help="write the report as JSON; without FILE to stdout, alone"
@@ -563,15 +595,16 @@ def run(args: argparse.Namespace) -> int:
     _note(f"{model}: {total} turns in {len(sessions)} session{'s'[: len(sessions) != 1]}, template {family}")
 
     if quiet:
-        report = measure(tok, reference, sessions, family=family)
+        report = measure(tok, reference, sessions, family=family, block=args.interleave)
     else:
         console = _console(args, sys.stdout)
-        report = _measure_with_progress(console, tok, reference, sessions, family, total)
+        report = _measure_with_progress(console, tok, reference, sessions, family, total, args.interleave)
     summary = summarise(report)
     setup: dict[str, object] = {
         "model": model,
         "template": family,
         "encoder_asked": args.encoder,
+        "interleave": args.interleave,
         "session": str(args.session)
         if args.session
         else f"generated, seed {args.seed}, {args.target_chars} characters",
@@ -682,7 +715,13 @@ def _console(args: argparse.Namespace, file: TextIO) -> Console:
 
 
 def _measure_with_progress(
-    console: Console, tok: Encodes, reference: Tokenizer, sessions: Sequence[Sequence[Turn]], family: str, total: int
+    console: Console,
+    tok: Encodes,
+    reference: Tokenizer,
+    sessions: Sequence[Sequence[Turn]],
+    family: str,
+    total: int,
+    block: int,
 ) -> Report:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -696,7 +735,7 @@ def _measure_with_progress(
         def on_turn(result: TurnResult) -> None:
             bar.update(task, advance=1, description=f"{result.tokens:,} tokens", refresh=True)
 
-        return measure(tok, reference, sessions, family=family, on_turn=on_turn)
+        return measure(tok, reference, sessions, family=family, block=block, on_turn=on_turn)
 
 
 def _note(text: str) -> None:

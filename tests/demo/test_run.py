@@ -182,7 +182,7 @@ def test_a_difference_exits_1(command: Callable[..., int], capsys: pytest.Captur
 def test_ctrl_c_prints_the_summary_and_exits_130(
     command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(spoil=interrupt_at(4)) == 130
+    assert command("--interleave", "1", spoil=interrupt_at(4)) == 130
     out, err = capsys.readouterr()
     assert "interrupted after 4 of 19 turns" in err and "all 4 turns identical" in out
 
