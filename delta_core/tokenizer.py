@@ -295,7 +295,10 @@ class DeltaTokenizer:
     def _encode_segments(self, segments: list[str]) -> list[list[int]]:
         try:
             return self._encoder.encode_segments(segments)
-        except Exception as error:  # noqa: BLE001 - the reference decides; counted and logged once
+        except BaseException as error:
+            # A panic in Rust is a BaseException, and no reason to fail a request that the reference can serve.
+            if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+                raise
             result = self._fallback_encoder.encode_segments(segments)
             if self._counters.fallback(Reason.ENCODER_FAILED):
                 log.warning("%s failed (%s): reference instead", self._encoder.name, type(error).__name__)

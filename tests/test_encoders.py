@@ -209,3 +209,28 @@ def test_ids_given_back_are_the_shared_objects(subject: Subject) -> None:
     tok = DeltaTokenizer(subject.live, config=replace(subject.frozen))
     text = subject.maker(3).text(300)
     assert all(a is b for a, b in zip(tok.encode(text), tok.encode(text), strict=True))
+
+
+def test_a_panic_of_a_fast_encoder_does_not_fail_the_request(
+    synthetic: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rust panics reach Python as a BaseException that is no Exception."""
+    subject = synthetic("qwen3")
+
+    class Panic(BaseException):
+        pass
+
+    def panics(segments: Sequence[str]) -> list[list[int]]:
+        raise Panic("the text")
+
+    monkeypatch.setattr(subject.tok._encoder, "encode_segments", panics)
+    text = subject.maker(5).text(200)
+    assert_same(subject.tok, subject.live, text, session="s")
+    assert subject.tok.stats().fallbacks == {"encoder_failed": 1}
+
+    def interrupted(segments: Sequence[str]) -> list[list[int]]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subject.tok._encoder, "encode_segments", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        subject.tok.encode(text + "more")
