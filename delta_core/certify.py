@@ -27,13 +27,14 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from tokenizers import Tokenizer, normalizers
+from tokenizers import normalizers
 
 from . import encoders, fetch
 from .admission.admit import admit
 from .admission.frozen import Certification, Frozen, load_frozen, load_path, user_folder
 from .encoders import Encoder, EncoderUnavailable
 from .errors import ConfigError, DeltaError
+from .files import open_tokenizer
 from .reference import Reference
 
 Ids = list[int]
@@ -810,18 +811,8 @@ def _one(truth: _Truth, frozen: Frozen, name: str, folder: Path, quick: bool) ->
 
 def _open(name_or_path: str) -> tuple[Reference, Frozen]:
     """The live tokenizer and the config it is admitted under. Raises CertifyError, ConfigError, FetchError, OSError."""
-    path = Path(name_or_path)
-    known = not path.exists() and name_or_path in fetch.NAMES
-    if known:
-        path = fetch.cached(name_or_path) or fetch.fetch(name_or_path, log=_tell)
-    elif path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        raise CertifyError(f"{name_or_path}: no such file, and no name `delta fetch` knows")
-    try:
-        live = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for a file it can't read
-        raise CertifyError(f"{path}: not a tokenizer.json: {error}") from error
+    known = not Path(name_or_path).exists() and name_or_path in fetch.NAMES
+    _, live = open_tokenizer(name_or_path, CertifyError, _tell)
     reference = Reference(live)
     # Two names may be one tokenizer; the record is then to go to the one that was asked for.
     verdict = admit(reference, [load_frozen(name_or_path)] if known else None)

@@ -22,6 +22,7 @@ from .admission.frozen import load_all, user_folder
 from .demo import run as demo
 from .encoders import NAMES, EncoderUnavailable, choose, version_of
 from .errors import DeltaError
+from .files import open_tokenizer
 from .reference import Reference
 from .verify import campaign as verify
 
@@ -30,26 +31,15 @@ class UsageError(DeltaError):
     """The command can't do what was asked; its message is all the user needs to see."""
 
 
-def open_tokenizer(name_or_path: str) -> tuple[Path, Tokenizer]:
-    """A tokenizer.json by path, by the folder it lies in, or by a name `delta fetch` knows. Raises UsageError."""
-    path = Path(name_or_path)
-    if path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        if name_or_path not in fetch.NAMES:
-            raise UsageError(f"{name_or_path}: no such file, and no name `delta fetch` knows")
-        try:
-            path = fetch.fetch(name_or_path, log=lambda line: print(line, file=sys.stderr))
-        except fetch.FetchError as error:
-            raise UsageError(str(error)) from error
+def _open(name_or_path: str) -> tuple[Path, Tokenizer]:
     try:
-        return path, Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for a file it can't read
-        raise UsageError(f"{path}: not a tokenizer.json: {error}") from error
+        return open_tokenizer(name_or_path, UsageError, lambda line: print(line, file=sys.stderr))
+    except fetch.FetchError as error:
+        raise UsageError(str(error)) from error
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    path, live = open_tokenizer(args.tokenizer)
+    path, live = _open(args.tokenizer)
     reference = Reference(live)
     verdict = admit(reference)
     named = {m.section: m.difference for m in verdict.mismatches}
@@ -90,7 +80,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _freeze(args: argparse.Namespace) -> int:
-    path, live = open_tokenizer(args.tokenizer)
+    path, live = _open(args.tokenizer)
     name = args.name or (path.parent.name if path.name == "tokenizer.json" else path.stem)
     known = list(load_all())
     reference = Reference(live)

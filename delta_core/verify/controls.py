@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from unittest import mock
 
@@ -23,7 +23,7 @@ class Control:
     """One condition. off: patches it away. config: whose small tokenizer shows it."""
 
     name: str
-    off: Callable[[], object]
+    off: Callable[[], AbstractContextManager[object]]
     config: str
 
 
@@ -73,17 +73,11 @@ class ControlResult:
     found: bool
 
 
-@contextmanager
-def _switched_off(control: Control) -> Iterator[None]:
-    with control.off():  # type: ignore[attr-defined]
-        yield
-
-
 def run_control(index: int, seed: str) -> ControlResult:
     """Dense sessions and dense cuts under CONTROLS[index] until a difference, within a bound."""
     control = CONTROLS[index]
     tally = Tally()
-    with _switched_off(control):
+    with control.off():
         subject = open_subject(SYNTHETIC + control.config, "reference")
         for unit in range(_MOST_UNITS):
             for battery in ("dense_sessions", "seams"):

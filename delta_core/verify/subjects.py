@@ -11,6 +11,7 @@ from .. import fetch
 from ..admission.admit import admit
 from ..admission.frozen import Frozen
 from ..errors import DeltaError
+from ..files import open_tokenizer
 from ..reference import Reference
 from ..tokenizer import DeltaTokenizer
 from .batteries import Subject
@@ -28,20 +29,10 @@ def locate(name: str) -> tuple[Tokenizer, Frozen | None]:
     if name.startswith(SYNTHETIC):
         live = live_from(spec(name.removeprefix(SYNTHETIC), NASTY_TOKENS))
         return live, frozen_from(live)
-    path = Path(name)
-    if path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        if name not in fetch.NAMES:
-            raise SubjectError(f"{name}: no such file, and no name `delta fetch` knows")
-        try:
-            path = fetch.cached(name) or fetch.fetch(name)
-        except fetch.FetchError as error:
-            raise SubjectError(str(error)) from error
     try:
-        return Tokenizer.from_file(str(path)), None
-    except Exception as error:  # the library raises bare Exception for a file it can't read
-        raise SubjectError(f"{path}: not a tokenizer.json: {error}") from error
+        return open_tokenizer(name, SubjectError)[1], None
+    except fetch.FetchError as error:
+        raise SubjectError(str(error)) from error
 
 
 def open_subject(name: str, encoder: str, texts: tuple[str, ...] = ()) -> Subject:
