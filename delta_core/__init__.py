@@ -3,6 +3,7 @@
 from .context import session_key
 from .errors import ConfigError, DeltaError, FreezeError, Reason
 from .metrics import Stats
+from .options import Options
 from .tokenizer import Admission, DeltaTokenizer
 
 __version__ = "0.1.0"
@@ -13,6 +14,7 @@ __all__ = [
     "DeltaError",
     "DeltaTokenizer",
     "FreezeError",
+    "Options",
     "Reason",
     "Stats",
     "session_key",

@@ -20,11 +20,19 @@ class Reason(str, Enum):
     TRUNCATION_SET = "truncation_set"
     PADDING_SET = "padding_set"
 
+    POLICY_OFF = "policy_off"  # the operator switched it off
+    HOOK_MISSING = "hook_missing"  # the engine's version has no place where an adapter could stand
+    NOT_TEXT_MODEL = "not_text_model"  # multimodal, a cross-encoder, or tokenized outside Python
+    SHADOW_DIFFERS = "shadow_differs"  # a shadow check found a difference: everything is stock from then on
+
     # One request.
     LIVE_CHANGED = "live_changed"  # the live tokenizer is not the one that was admitted any more
     NOT_TEXT = "not_text"  # the input is no str; the reference decides what to make of it
     BAD_TEXT = "bad_text"  # lone surrogates: the reference raises its own error
     ENCODER_FAILED = "encoder_failed"  # a fast encoder raised where the reference does not
+    OFFSETS = "offsets"  # the engine asks for more than IDs
+    TRUNCATED = "truncated"  # longer than the engine truncates to: which IDs remain is its own affair
+    ADAPTER_FAILED = "adapter_failed"  # a fault of the adapter's
     INTERNAL = "internal"  # a fault of our own
 
     def __str__(self) -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .errors import Reason
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,7 @@ class Stats:
     reused_tokens, encoded_chars: IDs taken over from earlier requests; characters given to an encoder.
     bytes, sessions: memory held by the store, branches in it. evictions: branches pushed out of it.
     fallbacks: requests by reason for which the stock path, or the reference in place of a fast encoder, served.
+    shadow: shadow checks by result: same, different, skipped (too many were waiting, or the tokenizer had changed).
     """
 
     requests: int
@@ -29,6 +34,7 @@ class Stats:
     sessions: int
     evictions: int
     fallbacks: dict[str, int]
+    shadow: dict[str, int]
 
 
 class Counters:
@@ -38,20 +44,34 @@ class Counters:
         self._lock = threading.Lock()
         self._paths: Counter[str] = Counter()
         self._fallbacks: Counter[Reason] = Counter()
+        self._shadow: Counter[str] = Counter()
         self._reused_tokens = 0
         self._encoded_chars = 0
+        self.prometheus: Prometheus | None = None
 
-    def request(self, path: str, reused_tokens: int = 0, encoded_chars: int = 0) -> None:
+    def request(self, path: str, reused_tokens: int = 0, encoded_chars: int = 0, held: int | None = None) -> None:
+        """Count one. held: the bytes of the store, if they may have changed."""
         with self._lock:
             self._paths[path] += 1
             self._reused_tokens += reused_tokens
             self._encoded_chars += encoded_chars
+        if self.prometheus is not None:
+            self.prometheus.request(path, reused_tokens, encoded_chars, held)
 
     def fallback(self, reason: Reason) -> bool:
         """Count it; True the first time, when it is worth a log line."""
         with self._lock:
             self._fallbacks[reason] += 1
-            return self._fallbacks[reason] == 1
+            first = self._fallbacks[reason] == 1
+        if self.prometheus is not None:
+            self.prometheus.fallbacks.labels(reason.value).inc()
+        return first
+
+    def shadow(self, result: str) -> None:
+        with self._lock:
+            self._shadow[result] += 1
+        if self.prometheus is not None:
+            self.prometheus.shadow.labels(result).inc()
 
     def snapshot(self, *, held: int, sessions: int, evictions: int) -> Stats:
         with self._lock:
@@ -64,4 +84,46 @@ class Counters:
                 sessions=sessions,
                 evictions=evictions,
                 fallbacks={str(reason): n for reason, n in self._fallbacks.items()},
+                shadow=dict(self._shadow),
             )
+
+
+class Prometheus:
+    """The same counts as Prometheus metrics. A few microseconds a request.
+
+    registry: where they are registered; None for the process's default one. Raises ImportError without
+        prometheus_client, ValueError when the registry has them already. In multi-process mode the client library wants
+        PROMETHEUS_MULTIPROC_DIR to be set before it is imported.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        import prometheus_client as client
+
+        where = client.REGISTRY if registry is None else registry
+        name = "delta_tokenizer"
+        self._requests = client.Counter(
+            f"{name}_requests", "Texts encoded, by path (short, cold, append, splice, stock)", ["path"], registry=where
+        )
+        self._reused = client.Counter(f"{name}_reused_tokens", "IDs taken over from earlier requests", registry=where)
+        self._encoded = client.Counter(f"{name}_encoded_characters", "Characters that were encoded", registry=where)
+        self.fallbacks = client.Counter(
+            f"{name}_fallbacks", "Requests the stock tokenizer served, by reason", ["reason"], registry=where
+        )
+        self.shadow = client.Counter(f"{name}_shadow_checks", "Shadow checks, by result", ["result"], registry=where)
+        self._held = client.Gauge(
+            f"{name}_held_bytes", "Memory of remembered texts", registry=where, multiprocess_mode="livesum"
+        )
+        self.admitted = client.Gauge(
+            f"{name}_admitted",
+            "1 when the live tokenizer is admitted, 0 when the named section refuses it",
+            ["config", "encoder", "section"],
+            registry=where,
+            multiprocess_mode="livemax",
+        )
+
+    def request(self, path: str, reused_tokens: int, encoded_chars: int, held: int | None) -> None:
+        self._requests.labels(path).inc()
+        self._reused.inc(reused_tokens)
+        self._encoded.inc(encoded_chars)
+        if held is not None:
+            self._held.set(held)

@@ -18,10 +18,11 @@ from .admission.frozen import Frozen
 from .admission.sections import Mismatch
 from .context import current
 from .cuts import CutRules
-from .encoders import Encoder, ReferenceEncoder, choose, shared_ids
+from .encoders import Encoder, ReferenceEncoder, choose, shared_ids, version_of
 from .errors import Reason
-from .metrics import Counters, Stats
+from .metrics import Counters, Prometheus, Stats
 from .reference import Reference, UnsupportedTokenizer, backend_of
+from .shadow import Shadow
 from .splice import (
     Checkpoints,
     IdList,
@@ -44,6 +45,10 @@ _TAIL = (64, 16)
 _CLOSE = 4096
 # What may be encoded on an event loop (characters): about 2 ms.
 _INLINE = {"reference": 4096, "fastokens": 65536}
+
+
+# Where a text is looked for: under its key and by content, under its key alone, nowhere.
+POLICIES = ("content", "keyed", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,9 @@ class DeltaTokenizer:
         accepted, too, and never admitted.
     encoder: "auto" (the fastest certified one), "reference", "fastokens" or "gigatoken".
     budget: bytes for everything that is remembered.
+    config: a frozen config to compare with instead of all known ones.
+    policy: "content" (a text is looked up by its session, then by content), "keyed" (by its session alone) or "off".
+    shadow_rate: the share of requests that the live tokenizer encodes again in the background, see `shadow.Shadow`.
 
     >>> tok = DeltaTokenizer(live)
     >>> tok.encode(prompt, session="conversation-7") == live.encode(prompt, add_special_tokens=False).ids
@@ -107,13 +115,19 @@ class DeltaTokenizer:
         encoder: str = "auto",
         budget: int = DEFAULT_BUDGET,
         config: Frozen | None = None,
+        policy: str = "content",
+        shadow_rate: float = 0.0,
     ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"unknown policy {policy!r}: one of {', '.join(POLICIES)}")
         self._live = live
+        self._policy = policy
         self._counters = Counters()
         self._store = SessionStore(budget)
         self._pool: ThreadPoolExecutor | None = None
         self._detail = ""  # where the last fault of our own happened, for the log
         self._reference: Reference | None = None
+        self._shadow: Shadow | None = None
         try:
             self._reference = Reference(live)
         except UnsupportedTokenizer as error:
@@ -133,6 +147,8 @@ class DeltaTokenizer:
         self._encoder, note = choose(encoder, verdict.frozen, self._reference)
         self._fallback_encoder = ReferenceEncoder(self._reference)
         self._inline = _INLINE.get(self._encoder.name, _INLINE["reference"])
+        if shadow_rate > 0:
+            self._shadow = Shadow(self._reference, shadow_rate, self._counters, self._store.clear)
         self.admission = Admission(True, verdict.frozen.name, (), None, self._encoder.name, note)
 
     @classmethod
@@ -191,8 +207,12 @@ class DeltaTokenizer:
         """Why this request takes the stock path from the start, or None."""
         if not self.admission.admitted:
             return self.admission.reason
+        if self._policy == "off":
+            return Reason.POLICY_OFF
         if not isinstance(text, str):
             return Reason.NOT_TEXT
+        if self._shadow is not None and self._shadow.open:
+            return Reason.SHADOW_DIFFERS
         assert self._reference is not None
         return self._reference.changed()
 
@@ -223,7 +243,8 @@ class DeltaTokenizer:
     def _find(self, namespace: bytes, key: bytes | None, text: str) -> tuple[Branch, Transcript, int] | None:
         """The stored transcript that shares the longest prefix with the text: of the key's own, else by content."""
         best: tuple[Branch, Transcript, int] | None = None
-        for branch in chain(self._store.of_key(key), self._store.by_content(namespace, text)):
+        by_content = self._store.by_content(namespace, text) if self._policy == "content" else ()
+        for branch in chain(self._store.of_key(key), by_content):
             transcript = branch.transcript  # another thread may put the next one in its place
             old = transcript.text
             prefix = len(old) if text.startswith(old) else common_prefix(old, text)
@@ -286,6 +307,8 @@ class DeltaTokenizer:
 
         ids_ = IdList.of(parts)
         self._remember(job, Transcript(text, ids_, checkpoints))
+        if self._shadow is not None:
+            self._shadow.offer(text, ids_)
         result = ids_.to_list()
         if add_special_tokens and (self._affixes.prefix or self._affixes.suffix):
             result[:0] = self._affixes.prefix
@@ -313,7 +336,7 @@ class DeltaTokenizer:
         origin = job.origin
         if origin is None or not job.reuse:
             self._store.remember(job.namespace, job.key, transcript)
-            self._counters.request("cold", 0, encoded)
+            self._counters.request("cold", 0, encoded, self._store.held)
             return
         same = origin.lost == 0 and encoded == 0 and origin.prefix == len(job.text)
         if same and origin.branch.key == job.key:
@@ -321,14 +344,14 @@ class DeltaTokenizer:
         else:
             self._store.remember(job.namespace, job.key, transcript, origin)
         path = "append" if origin.prefix == len(origin.transcript.text) else "splice"
-        self._counters.request(path, reused, encoded)
+        self._counters.request(path, reused, encoded, self._store.held)
 
     # -- the stock path --
 
     def _stock(self, text: Any, add_special_tokens: bool, reason: Reason | None) -> list[int]:
         assert reason is not None
         self._counters.request("stock")
-        if self._counters.fallback(reason):
+        if self.fallback(reason):
             log.warning("stock path: %s%s", reason, self._detail)
         if self._reference is None:
             return list(self._live.encode(text, add_special_tokens=add_special_tokens))
@@ -353,6 +376,28 @@ class DeltaTokenizer:
         return self._pool
 
     # -- state --
+
+    def fallback(self, reason: Reason) -> bool:
+        """Count a fallback; True the first time for this reason, when it is worth a log line. Adapters count theirs."""
+        return self._counters.fallback(reason)
+
+    def describe(self) -> str:
+        """What was decided at the start, in one line for a log."""
+        admission = self.admission
+        if not admission.admitted:
+            return "not admitted, stock path: " + "; ".join(map(str, admission.mismatches))
+        line = (
+            f"config {admission.config}, encoder {admission.encoder} {version_of(admission.encoder)}, "
+            f"policy {self._policy}, budget {self._store.budget >> 20} MiB"
+        )
+        return f"{line} ({admission.note})" if admission.note else line
+
+    def export(self, prometheus: Prometheus) -> None:
+        """Count into Prometheus metrics from now on."""
+        admission = self.admission
+        section = admission.mismatches[0].section if admission.mismatches else ""
+        prometheus.admitted.labels(admission.config or "", admission.encoder, section).set(admission.admitted)
+        self._counters.prometheus = prometheus
 
     def stats(self) -> Stats:
         """A snapshot of the counters."""

@@ -1,0 +1,75 @@
+"""The counters as Prometheus metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Subject
+
+from delta_core import DeltaTokenizer
+from delta_core.metrics import Prometheus
+
+client = pytest.importorskip("prometheus_client")
+
+
+def test_metrics_count_what_stats_counts(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("llama3_1")
+    tok = DeltaTokenizer(subject.live, config=subject.frozen)
+    registry = client.CollectorRegistry()
+    tok.export(Prometheus(registry))
+    text = "A turn of a conversation. " * 60
+    for turn in (text, text + "Another one. ", "short", 17):
+        with contextlib.suppress(TypeError):
+            tok.encode(turn, session="s")  # type: ignore[arg-type]
+    stats = tok.stats()
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"delta_tokenizer_{name}", labels)
+
+    for path, count in stats.by_path.items():
+        assert value("requests_total", path=path) == count
+    assert set(stats.by_path) == {"cold", "append", "short", "stock"}
+    assert value("reused_tokens_total") == stats.reused_tokens > 0
+    assert value("encoded_characters_total") == stats.encoded_chars > 0
+    assert value("fallbacks_total", reason="not_text") == 1
+    assert value("held_bytes") == stats.bytes > 0
+    assert value("admitted", config=subject.frozen.name, encoder="reference", section="") == 1
+
+
+def test_a_refused_tokenizer_names_its_section(synthetic: Callable[..., Subject]) -> None:
+    registry = client.CollectorRegistry()
+    DeltaTokenizer(object()).export(Prometheus(registry))
+    labels = {"config": "", "encoder": "reference", "section": "tokenizer"}
+    assert registry.get_sample_value("delta_tokenizer_admitted", labels) == 0
+
+
+MULTIPROCESS = """
+import prometheus_client as client
+from prometheus_client import multiprocess
+from delta_core import DeltaTokenizer
+from delta_core.metrics import Prometheus
+
+tok = DeltaTokenizer(object())
+tok.export(Prometheus())
+try:
+    tok.encode("x")
+except AttributeError:
+    pass
+registry = client.CollectorRegistry()
+multiprocess.MultiProcessCollector(registry)
+print(client.generate_latest(registry).decode())
+"""
+
+
+def test_multi_process_mode(tmp_path: Path) -> None:
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", MULTIPROCESS], env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 'delta_tokenizer_requests_total{path="stock"} 1.0' in done.stdout
+    assert 'delta_tokenizer_fallbacks_total{reason="not_fast"} 1.0' in done.stdout

@@ -1,0 +1,105 @@
+"""Options read from the environment, and what they do to a DeltaTokenizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from conftest import Subject
+from oracle import ids_of
+
+from delta_core import DeltaTokenizer, Options, Reason
+
+ALL = {
+    "DELTA_POLICY": "Keyed",
+    "DELTA_BUDGET": "512M",
+    "DELTA_ENCODER": "reference",
+    "DELTA_SHADOW_RATE": "0.25",
+    "DELTA_RID_SEPARATOR": "::",
+}
+
+
+def test_every_option_has_a_variable() -> None:
+    assert Options.from_environment(ALL) == Options("keyed", 512 << 20, "reference", 0.25, "::")
+    assert Options.from_environment({}) == Options()
+
+
+def test_empty_means_default() -> None:
+    assert Options.from_environment(dict.fromkeys(ALL, "")) == Options()
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("1073741824", 1 << 30), ("2G", 2 << 30), ("64 MiB", 64 << 20), ("8kb", 8192)]
+)
+def test_sizes(value: str, size: int) -> None:
+    assert Options.from_environment({"DELTA_BUDGET": value}).budget == size
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("DELTA_POLICY", "sometimes"),
+        ("DELTA_BUDGET", "-1"),
+        ("DELTA_BUDGET", "lots"),
+        ("DELTA_ENCODER", "tiktoken"),
+        ("DELTA_SHADOW_RATE", "2"),
+        ("DELTA_SHADOW_RATE", "nan"),
+        ("DELTA_SHADOW_RATE", "half"),
+    ],
+)
+def test_a_bad_value_is_named_and_the_default_stays(
+    variable: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "delta_core"):
+        assert Options.from_environment({variable: value}) == Options()
+    assert variable in caplog.text and value in caplog.text
+
+
+def tokenizer(subject: Subject, policy: str) -> DeltaTokenizer:
+    return DeltaTokenizer(subject.live, config=subject.frozen, policy=policy)
+
+
+def test_content_finds_a_text_without_its_key_and_keyed_does_not(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("qwen3")
+    text = subject.maker(3).text(300)
+    while len(text) < 4096:
+        text += " more of it " + text
+    for policy, path in (("content", "append"), ("keyed", "cold")):
+        tok = tokenizer(subject, policy)
+        tok.encode(text, session="one")
+        assert tok.encode(text + " end", session="two") == ids_of(subject.live, text + " end")
+        assert tok.stats().by_path.get(path, 0) == (1 if policy == "content" else 2)
+        assert tok.encode(text + " end!", session="one") == ids_of(subject.live, text + " end!")
+        assert tok.stats().reused_tokens > 0
+
+
+def test_off_is_the_stock_path_and_counted(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("llama3_1")
+    tok = tokenizer(subject, "off")
+    text = "off " * 300
+    for _ in range(2):
+        assert tok.encode(text, add_special_tokens=True) == list(subject.live.encode(text).ids)
+    stats = tok.stats()
+    assert stats.by_path == {"stock": 2} and stats.fallbacks == {Reason.POLICY_OFF.value: 2} and stats.bytes == 0
+
+
+def test_an_unknown_policy_is_an_error(synthetic: Callable[..., Subject]) -> None:
+    with pytest.raises(ValueError, match="policy"):
+        tokenizer(synthetic("qwen3"), "sometimes")
+
+
+def test_options_build_the_tokenizer(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("qwen3")
+    tok = replace(Options(), policy="off").tokenizer(subject.live)
+    assert tok.encode("as the live one") == ids_of(subject.live, "as the live one")
+    assert tok.admission.admitted is False  # a synthetic vocabulary is no known tokenizer
+    assert "not admitted" in tok.describe()
+
+
+def test_the_startup_line_names_config_encoder_policy_and_budget(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("qwen3")
+    line = DeltaTokenizer(subject.live, config=subject.frozen, policy="keyed", budget=64 << 20).describe()
+    for part in (f"config {subject.frozen.name}", "encoder reference", "policy keyed", "budget 64 MiB"):
+        assert part in line
