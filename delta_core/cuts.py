@@ -124,10 +124,18 @@ class CutRules:
         """
         position = min(high, len(text) - 1)
         low = max(low, 1)
+        known = self._memo.get
         while position >= low:
-            cut = self.at(text, position)
-            if cut is not None:
-                return cut
+            pair = text[position - 1 : position + 1]
+            safe = known(pair)
+            if safe is None:
+                safe = self.r2(pair)
+            if safe:
+                return Cut(position, 1, 1)
+            if pair[1] in self._starts or pair[0] in self._ends:
+                cut = self.r1(text, position)
+                if cut is not None:
+                    return cut
             position -= 1
         return None
 

@@ -190,20 +190,3 @@ def choose(name: str, frozen: Frozen, reference: Reference) -> tuple[Encoder, st
     except EncoderUnavailable as error:
         log.warning("%s", error)
         return ReferenceEncoder(reference).prepare(), str(error)
-
-
-_TABLE: list[int] = []  # _TABLE[i] == i
-_TABLE_LOCK = threading.Lock()
-
-
-def shared_ids(ids: Sequence[int]) -> list[int]:
-    """The same IDs as integer objects shared by the whole process, so that a stored ID costs 8 bytes, not 40.
-
-    About 20 ns per ID; the table grows to the largest ID seen.
-    """
-    try:
-        return list(map(_TABLE.__getitem__, ids))
-    except IndexError:
-        with _TABLE_LOCK:  # two threads growing it at once would misplace every later entry
-            _TABLE.extend(range(len(_TABLE), max(ids) + 1))
-        return list(map(_TABLE.__getitem__, ids))

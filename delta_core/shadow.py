@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 
+from .ids import IdList
 from .metrics import Counters
 from .reference import Reference
-from .splice import IdList
 
 log = logging.getLogger("delta_core")
 
@@ -78,7 +78,7 @@ class Shadow:
             changed = True
         if changed:  # another tokenizer by now, or truncated for one request of the engine's
             self._counters.shadow("skipped")
-        elif expected == ids.to_list():
+        elif expected == list(ids.copy()):
             self._counters.shadow("same")
         else:
             self._counters.shadow("different")

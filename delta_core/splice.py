@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .cuts import Cut
+from .ids import IdList
 
 # A hole in the old text may be realigned when both sides of it are at least this long (characters); below, encoding
 # anew is cheaper than looking.
@@ -28,99 +29,8 @@ _ANCHOR = 48  # characters searched for
 _ANCHOR_STEPS = (0, 64, 512, 4096, 32768)  # how far into a hole anchors are taken
 _MAX_BLOCKS = 8  # common blocks in one plan
 
-_MAX_PARTS = 24  # parts of an IdList before they are joined
-
-Part = tuple[list[int], int, int]  # IDs start .. stop of a shared list
-
-
-class IdList:
-    """An immutable list of token IDs made of slices of shared lists (a piece table).
-
-    A turn shares the IDs of the turn before it; only the new ones are stored. One of the lists, the base, holds nearly
-    all of them, so that `to_list` is one copy of it and a few small patches: about 1 us per 1,000 IDs.
-    """
-
-    __slots__ = ("_parts", "length")
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = tuple(part for part in parts if part[2] > part[1])
-        self.length = sum(stop - start for _, start, stop in self._parts)
-
-    @staticmethod
-    def of(parts: Sequence[Part]) -> IdList:
-        """An IdList of these slices, written as one new list when they are many, or hold much that isn't used.
-
-        The copy is paid by growth: it is made when an eighth of the IDs stands outside the base, or after some
-        twenty turns that added little each.
-        """
-        result = IdList(parts)
-        base = result._base()
-        outside = result.length - sum(stop - start for ids, start, stop in result._parts if ids is base)
-        unused = len(base) + outside - result.length
-        if outside > result.length // 8 or unused > result.length // 4 + 64:
-            ids = result.to_list()
-            return IdList([(ids, 0, len(ids))])
-        if len(result._parts) > _MAX_PARTS:
-            # Small parts behind the base's last slice are joined first; what is left is written anew.
-            kept = list(result._parts)
-            while kept[-1][0] is not base:
-                kept.pop()
-            if len(kept) > _MAX_PARTS // 2:
-                ids = result.to_list()
-                return IdList([(ids, 0, len(ids))])
-            tail = IdList(result._parts[len(kept) :]).to_list()
-            return IdList([*kept, (tail, 0, len(tail))])
-        return result
-
-    def _base(self) -> list[int]:
-        return max(self._parts, key=lambda part: part[2] - part[1])[0] if self._parts else []
-
-    def slice(self, start: int, stop: int) -> list[Part]:
-        """The parts that hold IDs start .. stop. O(parts)."""
-        result = []
-        at = 0
-        for ids, low, high in self._parts:
-            a, b = max(start - at, 0), min(stop - at, high - low)
-            if a < b:
-                result.append((ids, low + a, low + b))
-            at += high - low
-        return result
-
-    def to_list(self) -> list[int]:
-        """A fresh list. O(length)."""
-        base = self._base()
-        slices = [i for i, part in enumerate(self._parts) if part[0] is base]
-        if not slices:
-            return []
-        # A slice that is joined to a list is copied twice. So the base is copied once, from its first slice to its
-        # last one, and what stands between two slices is put in place of what the base has there.
-        first, last = slices[0], slices[-1]
-        result = base[self._parts[first][1] : self._parts[last][2]]
-        origin = self._parts[first][1]
-        for i, j in reversed(list(pairwise(slices))):
-            low, high = self._parts[i][2] - origin, self._parts[j][1] - origin
-            between = _joined(self._parts[i + 1 : j])
-            if high >= low:
-                result[low:high] = between
-            else:  # the base's slices are not in order: text was moved
-                return _joined(self._parts)
-        if first:
-            result[:0] = _joined(self._parts[:first])
-        for ids, start, stop in self._parts[last + 1 :]:
-            result += ids[start:stop]
-        return result
-
-    def bytes(self) -> int:
-        """The memory of the lists it holds on to; the integers themselves are shared by all."""
-        held = {id(ids): len(ids) for ids, _, _ in self._parts}
-        return 9 * sum(held.values()) + 120 * len(held)  # 8 bytes an ID, and what a list grown by += keeps in hand
-
-
-def _joined(parts: Sequence[Part]) -> list[int]:
-    result: list[int] = []
-    for ids, start, stop in parts:
-        result += ids[start:stop]
-    return result
+# Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there.
+TAIL = (64, 16)
 
 
 class Checkpoints:
@@ -173,11 +83,17 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One text with its IDs (no special tokens of the post-processor) and its checkpoints. Immutable."""
+    """One text with its IDs (no special tokens of the post-processor) and its checkpoints. Immutable once stored."""
 
     text: str
     ids: IdList
     checkpoints: Checkpoints
+
+    @property
+    def settled(self) -> int:
+        """IDs before the text's end, where the next turn begins: they stay as they are."""
+        last = bisect_right(self.checkpoints.positions, len(self.text) - TAIL[0]) - 1
+        return self.checkpoints.tokens[last] if last >= 0 else self.ids.length
 
     def bytes(self) -> int:
         """What it holds on to, text included."""
@@ -193,7 +109,7 @@ class Transcript:
         assert all(p >= e >> 16 for p, e in zip(c.positions, c.extents, strict=True))
         assert all(p + (e & 0xFFFF) <= len(self.text) for p, e in zip(c.positions, c.extents, strict=True))
         assert not len(c) or c.tokens[-1] <= self.ids.length
-        assert self.ids.length == len(self.ids.to_list())
+        assert self.ids.length == len(self.ids.copy())
 
 
 class Block(NamedTuple):

@@ -14,7 +14,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 
@@ -163,12 +163,21 @@ class SessionStore:
         branch = Branch(namespace, key, transcript, digests)
         if branch.bytes > self.budget:
             return
+        if origin is not None:
+            with self._lock:
+                if self._continue(origin, key, branch):
+                    self._trim()
+                    return
+        # A line of its own gets lists of its own: those of its origin will grow, and be counted, with the origin.
+        branch.put(replace(transcript, ids=transcript.ids.own(transcript.settled)), digests)
         with self._lock:
-            if origin is None or not self._continue(origin, key, branch):
-                self._insert(branch)
-            while self._bytes > self.budget:
-                self._drop(next(iter(self._branches.values())))
-                self.evictions += 1
+            self._insert(branch)
+            self._trim()
+
+    def _trim(self) -> None:
+        while self._bytes > self.budget:
+            self._drop(next(iter(self._branches.values())))
+            self.evictions += 1
 
     def _continue(self, origin: Origin, key: bytes | None, new: Branch) -> bool:
         """Put the new transcript into the branch it continues; False when it is a line of its own."""
@@ -186,8 +195,10 @@ class SessionStore:
             before, after = set(branch.digests), set(new.digests)
             self._index.remove(branch, before - after)
             self._index.add(branch, after - before)
-        self._bytes += new.bytes - branch.bytes
+        self._bytes -= branch.bytes
+        new.transcript.ids.settle(new.transcript.settled)
         branch.put(new.transcript, new.digests)
+        self._bytes += branch.bytes
         self._touch(branch)
         return True
 
@@ -236,3 +247,5 @@ class SessionStore:
             for branch in self._branches.values():
                 assert len(branch.transcript.text) >= MIN_REMEMBERED
                 branch.transcript._check()
+            lists = [id(ids) for branch in self._branches.values() for ids in branch.transcript.ids.lists()]
+            assert len(lists) == len(set(lists)), "every branch has lists of its own"

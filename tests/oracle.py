@@ -64,8 +64,10 @@ def assert_all_ways(tok: DeltaTokenizer, live: Tokenizer, texts: Sequence[str], 
 
     def work(n: int) -> None:
         order = list(texts[n % len(texts) :]) + list(texts[: n % len(texts)]) if texts else []
-        for text in order:
+        for i, text in enumerate(order):
             check(text, n % 2 == 1, session="shared" if n != 3 else None)
+            if i % 2:
+                assert tok.encode_array(text, session="shared").tolist() == wanted[text][0]
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(threads)))
@@ -84,7 +86,7 @@ class Finding:
 def battery(tok: DeltaTokenizer, live: Tokenizer, maker: TextMaker, cases: int, *, pieces: int = 40) -> Finding | None:
     """Random sessions, turn by turn, until `cases` texts were compared or one differs.
 
-    Keys, forks, namespaces and flags are mixed; now and then everything is forgotten.
+    Keys, forks, namespaces, flags, lists and arrays are mixed; now and then everything is forgotten.
     """
     done = 0
     rng = maker.rng
@@ -94,7 +96,8 @@ def battery(tok: DeltaTokenizer, live: Tokenizer, maker: TextMaker, cases: int, 
         for text in maker.session(rng.randrange(2, 9), rng.randrange(5, pieces)):
             done += 1
             add = rng.random() < 0.3
-            got = tok.encode(text, session=key, namespace=namespace, add_special_tokens=add)
+            ask = tok.encode_array if rng.random() < 0.2 else tok.encode
+            got = list(ask(text, session=key, namespace=namespace, add_special_tokens=add))
             want = ids_of(live, text, add)
             if got != want:
                 return Finding(done, describe(live, text, got, want))

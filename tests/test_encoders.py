@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from oracle import assert_same, ids_of
 
 from delta_core import DeltaTokenizer, Reason, encoders
 from delta_core.admission.frozen import Certification
-from delta_core.encoders import EncoderUnavailable, Guarded, ReferenceEncoder, build, choose, shared_ids, version_of
+from delta_core.encoders import EncoderUnavailable, Guarded, ReferenceEncoder, build, choose, version_of
 from delta_core.reference import Reference
 from delta_core.verify.generators import FRAGMENTS, live_from, spec
 
@@ -168,41 +167,6 @@ def test_a_fast_encoder_built_from_a_tokenizer_it_does_not_take_is_unavailable()
     pytest.importorskip("fastokens")
     with pytest.raises(EncoderUnavailable, match="does not take"):
         build("fastokens", Reference(live_from(spec("llama3_1"))), tokenizer_json="{}")
-
-
-# -- shared ints --
-
-
-def test_equal_ids_are_one_object_in_the_whole_process() -> None:
-    a, b = shared_ids([5, 100_000, 7]), shared_ids([int("100000"), 5])
-    assert a == [5, 100_000, 7] and a[1] is b[0] and a[0] is b[1]
-
-
-def test_the_table_grows_to_the_largest_id_and_holds_itself() -> None:
-    shared_ids([200_123])
-    assert len(encoders._TABLE) >= 200_124
-    assert list(range(len(encoders._TABLE))) == encoders._TABLE
-    assert shared_ids([]) == []
-
-
-def test_threads_that_grow_the_table_at_once_leave_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoders, "_TABLE", [])
-    barrier = threading.Barrier(8)
-    wrong: list[int] = []
-
-    def work(n: int) -> None:
-        barrier.wait()
-        for step in range(40):
-            ids = [step * 500 + n, step, step * 300]
-            if shared_ids(ids) != ids:
-                wrong.append(n)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == [] and list(range(len(encoders._TABLE))) == encoders._TABLE
 
 
 def test_ids_given_back_are_the_shared_objects(subject: Subject) -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from delta_core import splice
 from delta_core.cuts import Cut
+from delta_core.ids import IdList
 from delta_core.splice import (
     Block,
     Checkpoints,
-    IdList,
     Transcript,
     common_blocks,
     common_prefix,
@@ -106,61 +106,6 @@ def test_a_trimmed_head_leaves_the_rest() -> None:
     assert max(block.end - block.start for block in blocks) == len(old) - 7000
 
 
-# -- IdList --
-
-
-@st.composite
-def parts_of_few_lists(draw: st.DrawFn) -> list[splice.Part]:
-    """Slices of two or three lists, as the turns of a session share them: in order, out of order, overlapping."""
-    lists = [list(range(100 * n, 100 * n + draw(st.integers(0, 40)))) for n in range(draw(st.integers(1, 3)))]
-    spans = draw(st.lists(st.tuples(st.sampled_from(lists), st.integers(0, 40), st.integers(0, 40)), max_size=40))
-    if draw(st.booleans()):
-        spans.sort(key=lambda span: min(span[1], span[2]))
-    return [(ids, min(a, b, len(ids)), min(max(a, b), len(ids))) for ids, a, b in spans]
-
-
-PARTS = parts_of_few_lists()
-
-
-def flat(parts: list[splice.Part]) -> list[int]:
-    return [i for ids, start, stop in parts for i in ids[start:stop]]
-
-
-@given(PARTS, st.integers(0, 400), st.integers(0, 400))
-@settings(max_examples=400)
-def test_an_id_list_is_the_list_its_parts_make(parts: list[splice.Part], a: int, b: int) -> None:
-    before = flat(parts)
-    for ids in (IdList(parts), IdList.of(parts)):
-        assert ids.to_list() == before and ids.length == len(before)
-        assert flat(ids.slice(a, b)) == before[a : max(a, b)]
-    assert flat(parts) == before, "shared lists are never changed"
-
-
-def test_to_list_is_fresh_each_time() -> None:
-    ids = IdList.of([([1, 2, 3], 0, 3)])
-    first = ids.to_list()
-    first.clear()
-    assert ids.to_list() == [1, 2, 3]
-    one, two = [1, 2], [3]
-    ids = IdList.of([(one, 0, 2), (two, 0, 1)])
-    ids.to_list().append(4)
-    assert ids.to_list() == [1, 2, 3] and one == [1, 2] and two == [3]
-
-
-def test_ids_of_a_long_session_stay_few_parts_and_waste_little() -> None:
-    """A thousand turns, each of which keeps all but the end of the one before."""
-    want: list[int] = []
-    ids = IdList.of([])
-    for turn in range(1000):
-        keep = max(len(want) - 3, 0)
-        new = list(range(turn, turn + 7))
-        want = want[:keep] + new
-        ids = IdList.of([*ids.slice(0, keep), (new, 0, len(new))])
-        assert ids.to_list() == want
-        assert len(ids._parts) <= splice._MAX_PARTS + 1
-        assert ids.bytes() <= 8 * 1.5 * len(want) + 2000
-
-
 # -- Checkpoints --
 
 CUTS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 5), st.integers(0, 5)), max_size=12)
@@ -223,7 +168,7 @@ def test_a_plan_takes_over_the_tokens_of_the_same_characters(
     for reuse in plan(transcript, after, blocks):
         assert at <= reuse.start < reuse.end <= len(after)
         at = reuse.end
-        taken = flat(transcript.ids.slice(reuse.token_start, reuse.token_end))
+        taken = IdList(transcript.ids.slice(reuse.token_start, reuse.token_end)).copy()
         assert taken == list(map(ord, after[reuse.start : reuse.end]))
         # The edges are ends of both texts, or checkpoints whose deciding characters are shared.
         for position, index in ((reuse.start, reuse.first), (reuse.end, reuse.last)):

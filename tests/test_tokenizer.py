@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import threading
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -280,6 +281,36 @@ def test_encode_async_gives_the_same_ids_for_short_and_long_texts(llama: Subject
         assert got == [ids_of(llama.live, t, True) for t in more]
 
     asyncio.run(run())
+
+
+def test_arrays_hold_the_ids_of_the_list_on_every_path(llama: Subject) -> None:
+    tok, live = llama.tok, llama.live
+    text = "A turn, and one more: " * 200
+    edited = text[:1000] + "EDIT" + text[1010:]
+    turns = [text, text + " appended", edited, "short", edited[500:] + "and a tail. " * 50, text + " appended"]
+    for turn in turns:
+        for special in (False, True):
+            got = tok.encode_array(turn, session="s", add_special_tokens=special)
+            assert type(got) is array and got.typecode == "q"
+            assert got.tolist() == ids_of(live, turn, special)
+            del got[:]  # the caller's own
+        assert tok.encode(turn, session="s") == ids_of(live, turn)
+        tok._store._check()
+    assert set(tok.stats().by_path) == {"cold", "append", "splice", "short"} and not tok.stats().fallbacks
+
+    async def both() -> None:
+        for turn in ("short", "long text " * 2000):
+            assert (await tok.encode_array_async(turn)).tolist() == ids_of(live, turn)
+
+    asyncio.run(both())
+
+
+def test_arrays_of_the_stock_path(llama: Subject) -> None:
+    live = Tokenizer.from_str(llama.live.to_str())
+    tok = DeltaTokenizer(live, config=llama.frozen)
+    live.enable_truncation(3)
+    assert tok.encode_array("more than three tokens") == array("q", ids_of(live, "more than three tokens"))
+    assert tok.stats().by_path == {"stock": 1}
 
 
 def test_encode_async_works_in_one_loop_after_another(llama: Subject) -> None:

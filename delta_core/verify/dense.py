@@ -18,7 +18,7 @@ def dense() -> Iterator[None]:
     """
     with ExitStack() as stack:
         for module, values in (
-            (tokenizer, {"SEGMENT": 1, "_TAIL": (), "MIN_REMEMBERED": 1}),
+            (tokenizer, {"SEGMENT": 1, "TAIL": (), "MIN_REMEMBERED": 1}),
             (store, {"MIN_REMEMBERED": 1}),
             (splice, {"_REALIGN_FROM": 12, "_ANCHOR": 4, "_ANCHOR_STEPS": (0, 3, 11)}),
             (lookup, {"_WINDOW": 8, "_POSITIONS": tuple(range(8, 4096, 24))}),
