@@ -96,18 +96,19 @@ class SessionStore:
     def __len__(self) -> int:
         return len(self._branches)
 
-    def name(self, namespace: str | None, session: str | None) -> tuple[bytes, bytes | None]:
-        """The internal names of a namespace and of a session in it: fixed-size keyed digests."""
-        space = self._digest(b"n", namespace)
-        return space, None if session is None else blake2b(
-            str(session).encode("utf-8", "surrogatepass"), digest_size=16, key=self._secret, person=b"s", salt=space
-        ).digest()
+    def name(
+        self, namespace: str | None, session: str | None, kind: type = list
+    ) -> tuple[bytes, bytes | None]:
+        """The internal names of a namespace and of a session in it: fixed-size keyed digests.
 
-    def _digest(self, person: bytes, value: str | None) -> bytes:
-        if value is None:
-            return bytes(16)
-        raw = str(value).encode("utf-8", "surrogatepass")
-        return blake2b(raw, digest_size=16, key=self._secret, person=person).digest()
+        kind: what IDs are kept as. Lists and arrays share nothing, either: converting one costs more than keeping both.
+        """
+        space = self._digest(kind.__name__.encode(), namespace)
+        return space, None if session is None else self._digest(b"session", session, space)
+
+    def _digest(self, person: bytes, name: str | None, salt: bytes = b"") -> bytes:
+        raw = b"" if name is None else b"=" + str(name).encode("utf-8", "surrogatepass")
+        return blake2b(raw, digest_size=16, key=self._secret, person=person, salt=salt).digest()
 
     def of_key(self, key: bytes | None) -> list[Branch]:
         """The branches of a key, most recently used first."""

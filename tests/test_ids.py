@@ -122,13 +122,6 @@ def test_an_old_reader_keeps_its_ids_when_the_list_grows() -> None:
     assert len(base) == 102 and old.copy() == list(range(100)) and new.copy() == [*range(100), 7, 8, 9]
 
 
-@given(PARTS, st.sampled_from([list, array]))
-def test_the_other_kind_is_written_anew(parts: list[Part], kind: Kind) -> None:
-    mixed = [(made(kind if n % 2 else list, ids), start, stop) for n, (ids, start, stop) in enumerate(parts)]
-    result = IdList.of(mixed, kind)
-    assert result.copy() == made(kind, flat(parts)) and all(type(ids) is kind for ids in result.lists())
-
-
 @KINDS
 def test_own_shares_nothing(kind: Kind) -> None:
     base = made(kind, [1, 2, 3])
