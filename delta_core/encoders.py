@@ -36,7 +36,11 @@ class Encoder(Protocol):
 
 
 class ReferenceEncoder:
-    """The reference's own code on a copy of the live state; encode_batch_fast releases the GIL and uses all cores.
+    """The reference's own code on a copy of the live state. Releases the GIL.
+
+    Segment by segment: a batch of one releases the GIL as any other, but is encoded by the calling thread. A longer one
+    is spread over the library's own threads, and there it waits until these are done with whatever came before: a turn
+    of 1 ms on an event loop, behind a document of 1M characters, up to a second. Parallel work is the pool's affair.
 
     A copy, because engines set truncation and padding on the shared object for one request, while another one encodes:
     that must not reach our segments. It is taken on first use, while the live tokenizer still is the admitted one:
@@ -59,7 +63,8 @@ class ReferenceEncoder:
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
         copy = self._copy or self.prepare()._copy
         assert copy is not None
-        return [e.ids for e in copy.encode_batch_fast(list(segments), add_special_tokens=False)]
+        encode = copy.encode_batch_fast
+        return [encode([segment], add_special_tokens=False)[0].ids for segment in segments]
 
 
 class FastokensEncoder:

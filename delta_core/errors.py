@@ -30,6 +30,8 @@ class Reason(str, Enum):
     NOT_TEXT = "not_text"  # the input is no str; the reference decides what to make of it
     BAD_TEXT = "bad_text"  # lone surrogates: the reference raises its own error
     ENCODER_FAILED = "encoder_failed"  # a fast encoder raised where the reference does not
+    POOL_FULL = "pool_full"  # the workers' queue holds all it may hold: the caller encodes
+    POOL_FAILED = "pool_failed"  # a worker died, or an encoder raised there: the caller encodes
     OFFSETS = "offsets"  # the engine asks for more than IDs
     TRUNCATED = "truncated"  # longer than the engine truncates to: which IDs remain is its own affair
     ADAPTER_FAILED = "adapter_failed"  # a fault of the adapter's

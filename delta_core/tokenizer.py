@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import traceback
 from array import array
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +25,8 @@ from .encoders import Encoder, ReferenceEncoder, choose, version_of
 from .errors import Reason
 from .ids import IdList, Kind, Part, container
 from .metrics import Counters, Prometheus, Stats
+from .pool import DIVIDE_FROM, Encoded, PoolError, PoolFull, Request, Stretch, WorkerPool, divide, encode_stretches
+from .pool.workers import thread_pool
 from .reference import Reference, UnsupportedTokenizer, backend_of
 from .shadow import Shadow
 from .splice import (
@@ -45,6 +49,11 @@ SEGMENT = 256
 _CLOSE = 4096
 # What may be encoded on an event loop (characters): about 2 ms.
 _INLINE = {"reference": 4096, "fastokens": 65536}
+# First guess of what a character costs, cutting and building lists included (ms); the pool corrects it.
+_COST = {"reference": 1e-3, "fastokens": 5e-5, "gigatoken": 1e-4}
+# Checkpoints of cold text stand this many times farther apart where a character costs little: finding the cuts would
+# cost more than the encoder, and what an edit encodes again costs next to nothing.
+_SPARSE = {"fastokens": 4, "gigatoken": 4}
 
 
 # Where a text is looked for: under its key and by content, under its key alone, nowhere.
@@ -72,10 +81,14 @@ class Admission:
 
 
 class _Gap(NamedTuple):
-    """A stretch of the text that no stored IDs cover, in characters."""
+    """A stretch of the text that no stored IDs cover, in characters.
+
+    cut: the cut at its start, where a longer gap was divided for the pool.
+    """
 
     start: int
     end: int
+    cut: Cut | None = None
 
 
 @dataclass(slots=True)
@@ -96,6 +109,31 @@ class _Job:
     def pending(self) -> int:
         """Characters to encode."""
         return sum(step.end - step.start for step in self.steps if type(step) is _Gap)
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """The gaps as work for an encoder."""
+        text, size = self.text, len(self.text)
+        tail = TAIL if size >= MIN_REMEMBERED else ()
+        return [
+            Stretch(text, step.start, step.end, tail if step.end == size else (), self.kind)
+            for step in self.steps
+            if type(step) is _Gap
+        ]
+
+    def divide(self, rules: CutRules, most: int) -> None:
+        """Divide long gaps into chunks, `most` at most each."""
+        steps: list[Reuse | _Gap] = []
+        for step in self.steps:
+            if type(step) is _Gap:
+                at, cut = step.start, step.cut
+                for inner in divide(rules, self.text, step.start, step.end, most):
+                    steps.append(_Gap(at, inner.position, cut))
+                    at, cut = inner.position, inner
+                steps.append(_Gap(at, step.end, cut))
+            else:
+                steps.append(step)
+        self.steps = steps
 
 
 class DeltaTokenizer:
@@ -132,7 +170,10 @@ class DeltaTokenizer:
         self._policy = policy
         self._counters = Counters()
         self._store = SessionStore(budget)
-        self._pool: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
+        self._pool_lock = threading.Lock()
+        self._process = os.getpid()
         self._detail = ""  # where the last fault of our own happened, for the log
         self._reference: Reference | None = None
         self._shadow: Shadow | None = None
@@ -225,7 +266,15 @@ class DeltaTokenizer:
         reason = self._refusal(text)
         if reason is None:
             try:
-                return self._finish(self._look_up(text, kind, session, namespace), special)
+                job = self._look_up(text, kind, session, namespace)
+                encoded = None
+                if job.pending >= DIVIDE_FROM and self._workers().most_chunks > 1:
+                    request = self._submit(job)
+                    try:
+                        encoded = None if request is None else request.result()
+                    except PoolError as error:
+                        self._without_pool(error)
+                return self._finish(job, special, encoded)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request; counted, logged once
                 reason = self._explain(error, text)
         return self._stock(text, kind, special, reason)
@@ -240,7 +289,13 @@ class DeltaTokenizer:
                 job = self._look_up(text, kind, session, namespace)
                 if job.pending <= self._inline:
                     return self._finish(job, special)
-                return await loop.run_in_executor(self._threads(), self._finish, job, special)
+                encoded = None
+                request = self._submit(job)
+                try:
+                    encoded = None if request is None else await request.wait()
+                except PoolError as error:
+                    self._without_pool(error)
+                return await loop.run_in_executor(self._threads(), self._finish, job, special, encoded)
             except Exception as error:  # noqa: BLE001 - as in _encode
                 reason = self._explain(error, text)
         return await loop.run_in_executor(self._threads(), self._stock, text, kind, special, reason)
@@ -295,37 +350,41 @@ class DeltaTokenizer:
                 break
         return best
 
-    def _finish(self, job: _Job, special: bool) -> Any:
-        """Encode the gaps, put the IDs together, remember the text."""
+    def _submit(self, job: _Job) -> Request | None:
+        """Give the gaps to the pool; None when it refuses."""
+        pool = self._workers()
+        job.divide(self._rules, pool.most_chunks)
+        try:
+            return pool.submit(job.stretches, job.key)
+        except PoolError as error:
+            self._without_pool(error)
+            return None
+
+    def _without_pool(self, error: PoolError) -> None:
+        """The pool did not serve a request: its caller does. Counted; a bad text is found out there."""
+        reason = Reason.POOL_FULL if isinstance(error, PoolFull) else Reason.POOL_FAILED
+        if self._counters.fallback(reason):
+            log.warning("%s: %s: %s; the caller encodes", reason, type(error).__name__, error)
+
+    def _finish(self, job: _Job, special: bool, encoded: Sequence[Encoded] | None = None) -> Any:
+        """Encode the gaps, unless the pool did, put the IDs together, remember the text."""
         text, kind = job.text, job.kind
-        inner: list[list[Cut]] = []  # the cuts inside each gap
-        segments: list[str] = []
-        for step in job.steps:
-            if type(step) is _Gap:
-                at, end = step
-                cuts = []
-                if len(text) >= MIN_REMEMBERED:
-                    cuts = self._rules.cuts(text, at, end, SEGMENT, TAIL if end == len(text) else ())
-                for cut in cuts:
-                    segments.append(text[at : cut.position])
-                    at = cut.position
-                segments.append(text[at:end])
-                inner.append(cuts)
-        encoded = iter(self._encode_segments(segments) if segments else ())
+        if encoded is None:
+            segment = SEGMENT if len(text) >= MIN_REMEMBERED else MIN_REMEMBERED
+            encoded = encode_stretches(self._rules, self._encode_segments, job.stretches, segment)
 
         checkpoints = Checkpoints()
         parts: list[Part] = []
         tokens = reused = 0
-        gaps = iter(inner)
+        gaps = iter(encoded)
         for step in job.steps:
             if type(step) is _Gap:
-                fresh: list[int] = []
-                for cut in next(gaps):
-                    fresh += next(encoded)
-                    checkpoints.append(cut, tokens + len(fresh))
-                fresh += next(encoded)
-                parts.append((container(fresh, kind), 0, len(fresh)))
-                tokens += len(fresh)
+                fresh = next(gaps)
+                if step.cut is not None:
+                    checkpoints.append(step.cut, tokens)
+                checkpoints.extend_from(fresh.checkpoints, 0, len(fresh.checkpoints) - 1, step.start, tokens)
+                parts.append((fresh.ids, 0, len(fresh.ids)))
+                tokens += len(fresh.ids)
             else:
                 assert isinstance(step, Reuse) and job.origin is not None
                 old = job.origin.transcript
@@ -403,9 +462,31 @@ class DeltaTokenizer:
         return Reason.INTERNAL
 
     def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="delta")
-        return self._pool
+        """For what is done in one go off the event loop."""
+        self._after_fork()
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="delta")
+        return self._executor
+
+    def _workers(self) -> WorkerPool:
+        """For what is encoded in chunks."""
+        self._after_fork()
+        with self._pool_lock:
+            if self._pool is None:
+                # The pool's threads must not keep this object.
+                rules, encode, name = self._rules, self._encoder.encode_segments, self._encoder.name
+                segment = SEGMENT * _SPARSE.get(name, 1)
+                self._pool = thread_pool(
+                    lambda stretch: encode_stretches(rules, encode, [stretch], segment)[0],
+                    _COST.get(name, _COST["reference"]),
+                )
+            return self._pool
+
+    def _after_fork(self) -> None:
+        """A fork's child has none of its parent's threads, but thinks it has: it makes its own."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._executor, self._pool, self._pool_lock = None, None, threading.Lock()
 
     # -- state --
 

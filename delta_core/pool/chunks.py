@@ -1,0 +1,92 @@
+"""Chunks of a long text: where it is divided, and what encoding one of them gives.
+
+A chunk is what one worker does at a time. Its ends are locally safe cuts, so its IDs are those of the same characters
+in the whole text, and every cut found inside it is a cut of the whole text, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..cuts import Cut, CutRules
+from ..ids import Ids, Kind, container
+from ..splice import Checkpoints
+
+CHUNK = 65536  # characters; long enough that handing it over costs nothing beside encoding it
+DIVIDE_FROM = 2 * CHUNK  # characters; below, one worker takes the whole
+MOST_CHUNKS = 16
+# How far before its target a cut is looked for (characters). Bounds the work on the caller's thread, an event loop,
+# to MOST_CHUNKS * BACK looks, about 2 ms, in text without any cut; there the chunk just gets longer.
+BACK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """text[start:end] as work for one worker; both are locally safe cuts or ends of the text.
+
+    tail: distances from `end`, descending, at which checkpoints are wanted beside the regular ones.
+    kind: what the IDs are wanted as, list or array.
+    """
+
+    text: str
+    start: int
+    end: int
+    tail: tuple[int, ...] = ()
+    kind: Kind = list
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What encoding a stretch gives: its IDs, and checkpoints at its inner cuts, counted from the stretch's start."""
+
+    ids: Ids
+    checkpoints: Checkpoints
+
+
+def divide(rules: CutRules, text: str, start: int, end: int, most: int) -> list[Cut]:
+    """Cuts that divide text[start:end] evenly into at most `most` chunks of CHUNK characters or more.
+
+    None below DIVIDE_FROM. A target without a cut shortly before it is passed over. O(chunks * BACK).
+    """
+    length = end - start
+    count = min(most, MOST_CHUNKS, length // CHUNK)
+    if length < DIVIDE_FROM or count < 2:
+        return []
+    found: list[Cut] = []
+    for i in range(1, count):
+        target = start + length * i // count
+        cut = rules.last_cut(text, target - BACK, target)
+        if cut is not None:
+            found.append(cut)
+    return found
+
+
+def encode_stretches(
+    rules: CutRules, encode: Callable[[list[str]], list[list[int]]], stretches: Sequence[Stretch], segment: int
+) -> list[Encoded]:
+    """Cut stretches into segments of about `segment` characters and encode all of them in one call.
+
+    encode: IDs of each segment; what it raises is raised.
+    """
+    inner: list[list[Cut]] = []
+    segments: list[str] = []
+    for stretch in stretches:
+        text, at = stretch.text, stretch.start
+        cuts = rules.cuts(text, at, stretch.end, segment, stretch.tail)
+        for cut in cuts:
+            segments.append(text[at : cut.position])
+            at = cut.position
+        segments.append(text[at : stretch.end])
+        inner.append(cuts)
+    encoded = iter(encode(segments) if segments else ())
+    result = []
+    for stretch, cuts in zip(stretches, inner, strict=True):
+        ids: list[int] = []
+        checkpoints = Checkpoints()
+        for cut in cuts:
+            ids += next(encoded)
+            checkpoints.append(Cut(cut.position - stretch.start, cut.left, cut.right), len(ids))
+        ids += next(encoded)
+        result.append(Encoded(container(ids, stretch.kind), checkpoints))
+    return result
