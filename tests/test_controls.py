@@ -151,7 +151,7 @@ def test_without_namespace_separation_one_tenant_learns_of_another(synthetic: Ca
     namespaces_share_nothing(subject)
     named = SessionStore.name
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SessionStore, "name", lambda self, namespace, session: named(self, None, session))
+        patch.setattr(SessionStore, "name", lambda self, namespace, *rest: named(self, None, *rest))
         with pytest.raises(AssertionError, match="saw another's text"):
             namespaces_share_nothing(subject)
 

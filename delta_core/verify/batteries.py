@@ -7,11 +7,13 @@ together are the IDs of the whole, checks n - 1 seams.
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain, pairwise
 
 from tokenizers import Tokenizer, normalizers
@@ -21,13 +23,22 @@ from ..cuts import CutRules
 from ..encoders import Encoder
 from ..reference import Reference
 from ..tokenizer import DeltaTokenizer
-from .cases import Call
+from .cases import Call, shrink
 from .dense import dense
 from .generators import TextMaker
 
 _PER_UNIT = 48  # texts of a random unit
 _BLOCK = 256  # code points of one unit
 _MOST_KNOWN = 200_000  # segments remembered per worker
+_MOST_ANSWERS = 4000  # texts whose reference IDs are remembered per worker: about 80 MB of the longest
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tokenizer's encoders are compared with for one text: the reference's IDs, and every allowed cut."""
+
+    ids: array[int]
+    cuts: array[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,8 @@ class Subject:
     """One tokenizer under one encoder, ready to be asked.
 
     tok: its store is cleared by whoever uses it. encoder: the one that serves, guards included. texts: the user's.
-    known: segments that the encoder was asked already.
+    known: segments that the encoder was asked already. answers: by digest of the text; the encoders of one tokenizer
+    meet the same texts, and the reference costs more than all else.
     """
 
     name: str
@@ -46,7 +58,14 @@ class Subject:
     tok: DeltaTokenizer
     encoder: Encoder
     texts: tuple[str, ...] = ()
+    answers: dict[bytes, Answer] = field(default_factory=dict)
     known: dict[str, list[int]] = field(default_factory=dict)
+    _token_edges: tuple[frozenset[str], frozenset[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        contents = [t.content for t in self.frozen.sections.added_tokens if t.content]
+        edges = frozenset(c[0] for c in contents), frozenset(c[-1] for c in contents)
+        object.__setattr__(self, "_token_edges", edges)
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
         """The encoder's IDs of each segment, asked once per segment: cut everywhere, texts are made of few of them."""
@@ -56,6 +75,27 @@ class Subject:
         if missing:
             self.known.update(zip(missing, self.encoder.encode_segments(missing), strict=True))
         return [self.known[s] for s in segments]
+
+    def answers_to(self, texts: Sequence[str]) -> list[Answer]:
+        """The reference's side of each text, asked once per text."""
+        keys = [blake2b(text.encode(), digest_size=16).digest() for text in texts]
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.answers}
+        if len(self.answers) + len(missing) > _MOST_ANSWERS:
+            self.answers.clear()
+            missing = dict(zip(keys, texts, strict=True))
+        for (key, text), ids in zip(missing.items(), reference_ids(self, list(missing.values())), strict=True):
+            self.answers[key] = Answer(array("I", ids), array("I", self.every_cut(text)))
+        return [self.answers[key] for key in keys]
+
+    def every_cut(self, text: str) -> list[int]:
+        """Every position that the rules allow. R1 is asked only where an added token may begin or end."""
+        r2, r1 = self.rules.r2, self.rules.r1
+        first, last = self._token_edges
+        return [
+            p
+            for p, (a, b) in enumerate(pairwise(text), 1)
+            if r2(a + b) or ((b in first or a in last) and r1(text, p) is not None)
+        ]
 
     def maker(self, seed: str) -> TextMaker:
         contents = [t.content for t in self.frozen.sections.added_tokens]
@@ -80,26 +120,25 @@ def reference_ids(subject: Subject, texts: Sequence[str], add_special_tokens: bo
     return [e.ids for e in encodings]
 
 
-def _chunked(subject: Subject, text: str, size: int, tail: tuple[int, ...]) -> tuple[list[int], int]:
-    if size == 1:
-        rules = subject.rules
-        cuts = [p for p in range(1, len(text)) if rules.r2(text[p - 1 : p + 1]) or rules.r1(text, p)]
-    else:
-        cuts = [cut.position for cut in subject.rules.cuts(text, 0, len(text), size, tail)]
+def _in_pieces(subject: Subject, text: str, cuts: Iterable[int]) -> list[int]:
     edges = [0, *cuts, len(text)]
-    pieces = subject.encode_segments([text[a:b] for a, b in pairwise(edges)])
-    return list(chain.from_iterable(pieces)), len(cuts)
+    return list(chain.from_iterable(subject.encode_segments([text[a:b] for a, b in pairwise(edges)])))
 
 
 def check_seams(subject: Subject, texts: Iterable[str], tally: Tally, sizes: Sequence[int] = (1,)) -> None:
     """Each text cut at every allowed position (size 1) or every `size` characters, against the whole."""
     texts = [text for text in texts if text]
-    for text, want in zip(texts, reference_ids(subject, texts), strict=True):
+    for text, answer in zip(texts, subject.answers_to(texts), strict=True):
+        want = answer.ids.tolist()
         for size in sizes:
-            got, seams = _chunked(subject, text, size, (64, 16) if size > 64 else ())
+            if size == 1:
+                cuts = answer.cuts.tolist()
+            else:
+                tail = (64, 16) if size > 64 else ()
+                cuts = [cut.position for cut in subject.rules.cuts(text, 0, len(text), size, tail)]
             tally.cases += 1
-            tally.seams += seams
-            if got != want:
+            tally.seams += len(cuts)
+            if _in_pieces(subject, text, cuts) != want:
                 tally.fail([Call(text)])
                 break
 
@@ -147,7 +186,8 @@ def _session(maker: TextMaker) -> list[Call]:
     if rng.random() < 0.3:  # a fork: the conversation goes on from an earlier turn
         texts += [maker.edited(rng.choice(texts)) for _ in range(3)]
     space = rng.choice((None, None, "n"))
-    return [Call(text, rng.choice(keys), space, rng.random() < 0.3) for text in texts]
+    arrays = rng.choice((0.0, 0.4, 1.0))  # lists and arrays are kept apart; either kind must go on from its own
+    return [Call(text, rng.choice(keys), space, rng.random() < 0.3, rng.random() < arrays) for text in texts]
 
 
 def run_calls(subject: Subject, calls: Sequence[Call], *, scale_dense: bool) -> tuple[list[int], list[int]]:
@@ -156,12 +196,7 @@ def run_calls(subject: Subject, calls: Sequence[Call], *, scale_dense: bool) -> 
     got: list[int] = []
     with dense() if scale_dense else nullcontext():
         for call in calls:
-            got = subject.tok.encode(
-                call.text,
-                session=call.session,
-                namespace=call.namespace,
-                add_special_tokens=call.add_special_tokens,
-            )
+            got = call.of(subject.tok)
     last = calls[-1]
     return got, reference_ids(subject, [last.text], last.add_special_tokens)[0]
 
@@ -174,12 +209,7 @@ def _sessions(subject: Subject, seed: str, tally: Tally, *, scale_dense: bool) -
             subject.tok.clear()
             for n, call in enumerate(calls):
                 want = reference_ids(subject, [call.text], call.add_special_tokens)[0]
-                got = subject.tok.encode(
-                    call.text,
-                    session=call.session,
-                    namespace=call.namespace,
-                    add_special_tokens=call.add_special_tokens,
-                )
+                got = call.of(subject.tok)
                 tally.cases += 1
                 if got != want:
                     tally.fail(calls[: n + 1])
@@ -198,32 +228,24 @@ def dense_sessions(subject: Subject, unit: int, seed: str, tally: Tally) -> None
 def threads(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
     """Several threads on the same keys, with a budget that keeps evicting."""
     maker = subject.maker(seed)
-    texts = [call for _ in range(4) for call in _session(maker)]
-    wanted = [reference_ids(subject, [c.text], c.add_special_tokens)[0] for c in texts]
+    calls = [call for _ in range(4) for call in _session(maker)]
+    wanted = [reference_ids(subject, [c.text], c.add_special_tokens)[0] for c in calls]
     subject.tok.clear()
     budget, subject.tok._store.budget = subject.tok._store.budget, 60_000
 
     def work(n: int) -> list[int]:
-        order = [*range(n * 3 % len(texts), len(texts)), *range(n * 3 % len(texts))]
-        return [
-            i
-            for i in order
-            if subject.tok.encode(
-                texts[i].text,
-                session="shared" if n % 2 else texts[i].session,
-                add_special_tokens=texts[i].add_special_tokens,
-            )
-            != wanted[i]
-        ]
+        order = [*range(n * 3 % len(calls), len(calls)), *range(n * 3 % len(calls))]
+        mine = [replace(call, session="shared") if n % 2 else call for call in calls]
+        return [i for i in order if mine[i].of(subject.tok) != wanted[i]]
 
     try:
         with ThreadPoolExecutor(4) as pool:
             wrong = [i for result in pool.map(work, range(4)) for i in result]
     finally:
         subject.tok._store.budget = budget
-    tally.cases += 4 * len(texts)
+    tally.cases += 4 * len(calls)
     for i in wrong:
-        tally.fail([texts[i]])
+        tally.fail([calls[i]])
     subject.tok._store._check()
 
 
@@ -314,12 +336,11 @@ def user(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
     for _ in range(6):
         a = rng.randrange(len(text) + 1)
         turns.append(text[:a] + rng.choice(("x", "\n", " 12", "é")) + text[a + rng.randrange(40) :])
-    calls = [Call(turn, "user", None, rng.random() < 0.3) for turn in turns]
+    calls = [Call(turn, "user", None, rng.random() < 0.3, rng.random() < 0.3) for turn in turns]
     subject.tok.clear()
     for n, call in enumerate(calls):
-        got = subject.tok.encode(call.text, session=call.session, add_special_tokens=call.add_special_tokens)
         tally.cases += 1
-        if got != reference_ids(subject, [call.text], call.add_special_tokens)[0]:
+        if call.of(subject.tok) != reference_ids(subject, [call.text], call.add_special_tokens)[0]:
             tally.fail(calls[: n + 1])
             break
 
@@ -329,25 +350,37 @@ Battery = Callable[[Subject, int, str, Tally], None]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A battery. units: how many units make it complete, as a function of the subject; None for no end."""
+    """A battery. units: how many units make it complete for a subject; None for no end."""
 
     run: Battery
-    units: Callable[[Frozen, int], int | None]
-    # What a found difference is shrunk with: the calls on a DeltaTokenizer at this scale, or the text cut everywhere.
-    replay: str
+    units: Callable[[Subject], int | None]
+    replay: str  # what a found difference is shrunk with: one of REPLAYS
+
+
+REPLAYS = {
+    "shipped": "",
+    "dense": "a checkpoint at every allowed position",
+    "seams": "cut at every allowed position",
+    "whole": "the encoder alone",
+}
+"""How the calls of a difference are made again, as the report says it."""
+
+
+def _endless(subject: Subject) -> None:
+    return None
 
 
 BATTERIES: dict[str, Kind] = {
-    "whole": Kind(whole, lambda f, n: None, "whole"),
-    "chunks": Kind(chunks, lambda f, n: None, "seams"),
-    "seams": Kind(seams, lambda f, n: None, "seams"),
-    "sessions": Kind(sessions, lambda f, n: None, "shipped"),
-    "dense_sessions": Kind(dense_sessions, lambda f, n: None, "dense"),
-    "threads": Kind(threads, lambda f, n: None, "dense"),
-    "code_points": Kind(code_points, lambda f, n: 0x110000 // _BLOCK, "seams"),
-    "normal_forms": Kind(normal_forms, lambda f, n: None, "seams"),
-    "added_tokens": Kind(added_tokens, lambda f, n: len(f.sections.added_tokens), "seams"),
-    "user": Kind(user, lambda f, n: n, "seams"),
+    "whole": Kind(whole, _endless, "whole"),
+    "chunks": Kind(chunks, _endless, "seams"),
+    "seams": Kind(seams, _endless, "seams"),
+    "sessions": Kind(sessions, _endless, "shipped"),
+    "dense_sessions": Kind(dense_sessions, _endless, "dense"),
+    "threads": Kind(threads, _endless, "dense"),
+    "code_points": Kind(code_points, lambda subject: 0x110000 // _BLOCK, "seams"),
+    "normal_forms": Kind(normal_forms, _endless, "seams"),
+    "added_tokens": Kind(added_tokens, lambda subject: len(subject.frozen.sections.added_tokens), "seams"),
+    "user": Kind(user, lambda subject: len(subject.texts), "seams"),
 }
 
 
@@ -359,5 +392,14 @@ def outcome(subject: Subject, replay: str, calls: Sequence[Call]) -> tuple[list[
     want = reference_ids(subject, [text])[0]
     if replay == "whole":
         return subject.encoder.encode_segments([text])[0], want
-    return (_chunked(subject, text, 1, ())[0] if text else []), want
+    return (_in_pieces(subject, text, subject.every_cut(text)) if text else []), want
 
+
+def shrunk(subject: Subject, replay: str, calls: Sequence[Call], *, budget: int = 1500) -> list[Call]:
+    """The calls as few and short as still give a difference; as they were when a replay gives none (threads)."""
+
+    def fails(candidate: Sequence[Call]) -> bool:
+        got, want = outcome(subject, replay, candidate)
+        return got != want
+
+    return shrink(calls, fails, budget=budget) if fails(calls) else list(calls)

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
@@ -17,16 +18,15 @@ from pathlib import Path
 from typing import TextIO
 
 from .. import fetch
-from ..admission.frozen import load_all
 from ..encoders import NAMES, EncoderUnavailable, version_of
 from ..errors import DeltaError
 from ..reference import Reference
 from . import controls
-from .batteries import BATTERIES, Subject, Tally, outcome
-from .cases import Call, Difference, shrink
+from .batteries import BATTERIES, REPLAYS, Answer, Subject, Tally, outcome, shrunk
+from .cases import Call, Difference
 from .refusals import run_refusals
 from .report import State, UnitRecord, summarise, write_report
-from .subjects import SYNTHETIC, SubjectError, open_subject, read_texts
+from .subjects import SYNTHETIC, SubjectError, left_out, open_subject, read_texts
 
 _SYNTHETIC = ("qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gpt2", "kimi_k3")
 _RANDOM_UNITS = 24  # of each random battery, when no time is given
@@ -57,7 +57,23 @@ def _ignore_interrupts() -> None:
 @lru_cache(maxsize=1)  # one tokenizer at a time: a large vocabulary costs some 300 MB
 def _subject(name: str, encoder: str, text_paths: tuple[str, ...]) -> Subject:
     texts = tuple(text for path in text_paths for text in read_texts(Path(path)) if text)
-    return open_subject(name, encoder, texts)
+    return open_subject(name, encoder, texts, _answers(name))
+
+
+@lru_cache(maxsize=1)
+def _answers(name: str) -> dict[bytes, Answer]:
+    return {}
+
+
+def units_of(
+    tokenizer: str, encoder: str, batteries: tuple[str, ...], text_paths: tuple[str, ...]
+) -> dict[str, int | None]:
+    """How many units each battery has for this tokenizer, None for no end. Runs in a worker. Raises SubjectError."""
+    subject = _subject(tokenizer, encoder, text_paths)
+    units = {battery: BATTERIES[battery].units(subject) for battery in batteries}
+    if tokenizer.startswith(SYNTHETIC):
+        units.pop("code_points", None)  # the real ones of the same pipelines do this
+    return units
 
 
 def run_task(task: Task) -> tuple[list[UnitRecord], list[Difference]]:
@@ -86,14 +102,11 @@ def run_task(task: Task) -> tuple[list[UnitRecord], list[Difference]]:
 
 
 def _difference(subject: Subject, task: Task, unit: int, calls: list[Call], replay: str) -> Difference:
-    def fails(candidate: object) -> bool:
-        got, want = outcome(subject, replay, candidate)  # type: ignore[arg-type]
-        return got != want
-
-    if fails(calls):
-        calls = shrink(calls, fails)
+    calls = shrunk(subject, replay, calls)
     got, want = outcome(subject, replay, calls)  # equal when it took other threads to show: then as it was
-    return Difference(task.tokenizer, task.encoder, task.battery, unit, tuple(calls), tuple(want), tuple(got))
+    return Difference(
+        task.tokenizer, task.encoder, task.battery, unit, tuple(calls), tuple(want), tuple(got), REPLAYS[replay]
+    )
 
 
 # -- in the parent --
@@ -101,12 +114,13 @@ def _difference(subject: Subject, task: Task, unit: int, calls: list[Call], repl
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a campaign is to do. minutes: None for a fixed amount of work."""
+    """What a campaign is to do. minutes, seam_checks: when it ends; both None for a fixed amount of work."""
 
     tokenizers: tuple[str, ...]
     encoders: tuple[str, ...]
     batteries: tuple[str, ...]
     minutes: float | None
+    seam_checks: int | None
     workers: int
     seed: str
     text_paths: tuple[str, ...]
@@ -114,33 +128,29 @@ class Plan:
 
 
 def tasks_for(
-    tokenizer: str, encoder: str, plan: Plan, done: Callable[[str, int], bool], expired: Callable[[], bool]
+    tokenizer: str,
+    encoder: str,
+    plan: Plan,
+    units: dict[str, int | None],
+    done: Callable[[str, int], bool],
+    expired: Callable[[], bool],
 ) -> Iterator[Task]:
-    """Complete batteries first, then the endless ones in turn until the time is over."""
-    config = next((f for f in load_all() if f.name == tokenizer.removeprefix(SYNTHETIC)), None)
-    texts = sum(len([t for t in read_texts(Path(p)) if t]) for p in plan.text_paths)
-    endless = []
-    for battery in plan.batteries:
-        units = BATTERIES[battery].units(config, texts) if config is not None else None
-        if units is None and config is None and battery in ("code_points", "added_tokens", "user"):
-            units = {"code_points": 0x110000 // 256, "added_tokens": 64, "user": texts}[battery]
-        if units is None:
-            endless.append(battery)
-            continue
-        if tokenizer.startswith(SYNTHETIC) and battery == "code_points":
-            continue  # the real ones of the same pipelines do this
-        for first in range(0, units, _CHUNK):
-            if expired():
-                return
-            if not done(battery, first):
-                yield Task(
-                    tokenizer, encoder, battery, first, min(_CHUNK, units - first), plan.seed, plan.text_paths
-                )
+    """A task of each battery in turn: whenever the time is over, none was left out for another.
+
+    Ends when every battery is complete, and where seam checks are wanted, when none that makes any is left.
+    """
+    fixed = plan.minutes is None and plan.seam_checks is None
+    ends = {b: _RANDOM_UNITS if n is None and fixed else n for b, n in units.items()}
     first = 0
-    while endless and not expired() and (plan.minutes is not None or first < _RANDOM_UNITS):
-        for battery in endless:
-            if not done(battery, first):
-                yield Task(tokenizer, encoder, battery, first, _CHUNK, plan.seed, plan.text_paths)
+    while ends and (fixed or plan.minutes is not None or any(BATTERIES[b].replay == "seams" for b in ends)):
+        for battery, end in list(ends.items()):
+            if end is not None and first >= end:
+                del ends[battery]
+            elif expired():
+                return
+            elif not done(battery, first):
+                count = _CHUNK if end is None else min(_CHUNK, end - first)
+                yield Task(tokenizer, encoder, battery, first, count, plan.seed, plan.text_paths)
         first += _CHUNK
 
 
@@ -154,27 +164,41 @@ class Campaign:
         self.state = State.open(folder, plan.seed)
         self.interrupted = False
         self._shown = 0.0
+        self._seams: Counter[tuple[str, str]] = Counter()
+        for r in self.state.records:
+            self._seams[r.tokenizer, r.encoder] += r.seams
 
     def run(self) -> None:
-        pairs = [(t, e) for t in self.plan.tokenizers for e in self.plan.encoders]
-        pairs += [(SYNTHETIC + name, "reference") for name in _SYNTHETIC]
-        began = time.monotonic()
+        pairs = [*self._pairs(), *((SYNTHETIC + name, "reference") for name in _SYNTHETIC)]
+        over = None if self.plan.minutes is None else time.monotonic() + self.plan.minutes * 60
+        passed = 0  # seam checks of the pairs that had their turn
         context = multiprocessing.get_context("spawn")  # a fork after the reference's threads began is not safe
         with ProcessPoolExecutor(self.plan.workers, mp_context=context, initializer=_ignore_interrupts) as pool:
             try:
                 if self.plan.controls:
                     self._controls(pool)
                 for n, (tokenizer, encoder) in enumerate(pairs):
-                    # What is left of the time is shared by the pairs that are left.
-                    deadline = None
-                    if self.plan.minutes is not None:
-                        left = self.plan.minutes * 60 - (time.monotonic() - began)
-                        deadline = time.monotonic() + max(left, 0) / (len(pairs) - n)
-                    self._pair(pool, tokenizer, encoder, deadline)
+                    # What is left of the time and of the seam checks is shared by the pairs that are left.
+                    left = len(pairs) - n
+                    quota = None
+                    if self.plan.seam_checks is not None:
+                        quota = (self.plan.seam_checks - passed) / left
+                    self._pair(pool, tokenizer, encoder, over, quota, left)
+                    passed += self._seams[tokenizer, encoder]
             except KeyboardInterrupt:
                 self.interrupted = True
                 pool.shutdown(wait=True, cancel_futures=True)
         self._show("interrupted" if self.interrupted else "done", force=True)
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Every tokenizer with every encoder that may serve it, as far as can be told without loading it."""
+        for tokenizer in self.plan.tokenizers:
+            for encoder in self.plan.encoders:
+                why = left_out(tokenizer, encoder)
+                if why is None:
+                    yield tokenizer, encoder
+                else:
+                    self.state.skip(f"{tokenizer} {encoder}", why)
 
     def _controls(self, pool: ProcessPoolExecutor) -> None:
         if self.state.controls:
@@ -182,39 +206,56 @@ class Campaign:
         futures = [pool.submit(controls.run_control, i, self.plan.seed) for i in range(len(controls.CONTROLS))]
         futures.append(pool.submit(controls.run_namespace_control, self.plan.seed))
         for future in futures:
-            self.state.add_control(future.result())
-            self._show(f"control: {self.state.controls[-1].name}", force=True)
+            result = future.result()
+            self.state.add_control(result)
+            found = f"found after {result.cases} comparisons" if result.found else "NOTHING FOUND"
+            print(f"control: {result.name}: {found}", file=self.out, flush=True)
         self.state.add_refusals(pool.submit(run_refusals).result())
 
-    def _pair(self, pool: ProcessPoolExecutor, tokenizer: str, encoder: str, deadline: float | None) -> None:
+    def _pair(
+        self,
+        pool: ProcessPoolExecutor,
+        tokenizer: str,
+        encoder: str,
+        over: float | None,
+        quota: float | None,
+        sharing: int,
+    ) -> None:
+        """One turn. over: when the campaign's time is; sharing: how many pairs share what is left of it."""
+        deadline = over
+
         def expired() -> bool:
+            if quota is not None and self._seams[tokenizer, encoder] >= quota:
+                return True
             return deadline is not None and time.monotonic() >= deadline
 
         def done(battery: str, first: int) -> bool:
             return (tokenizer, encoder, battery, first) in self.state.done
 
+        plan = self.plan
+        if expired():  # before a tokenizer is loaded for nothing
+            if (tokenizer, encoder) not in self._seams:
+                self.state.skip(f"{tokenizer} {encoder}", "the time was over before its turn")
+            return
+        try:
+            units = pool.submit(units_of, tokenizer, encoder, plan.batteries, plan.text_paths).result()
+        except SubjectError as error:
+            self.state.skip(f"{tokenizer} {encoder}", str(error))
+            return
+        if over is not None:  # loading took its part of the time of all, not of this pair's
+            deadline = time.monotonic() + max(over - time.monotonic(), 0) / sharing
+        tasks = tasks_for(tokenizer, encoder, plan, units, done, expired)
         running: set[Future[tuple[list[UnitRecord], list[Difference]]]] = set()
-        tasks = tasks_for(tokenizer, encoder, self.plan, done, expired)
-        exhausted = False
-        while running or not exhausted:
-            while not exhausted and len(running) < 2 * self.plan.workers:
-                task = next(tasks, None)
-                if task is None:
-                    exhausted = True
-                else:
-                    running.add(pool.submit(run_task, task))
+        while True:
+            while len(running) < 2 * plan.workers and (task := next(tasks, None)) is not None:
+                running.add(pool.submit(run_task, task))
             if not running:
-                break
+                return
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
-                try:
-                    records, found = future.result()
-                except SubjectError as error:
-                    self.state.skipped[f"{tokenizer} {encoder}"] = str(error)
-                    for other in running:
-                        other.cancel()
-                    return
+                records, found = future.result()
                 self.state.add(records, found)
+                self._seams[tokenizer, encoder] += sum(r.seams for r in records)
                 for difference in found:
                     print("\n" + "\n".join(difference.lines()), file=self.out, flush=True)
             self._show(f"{tokenizer} {encoder}")
@@ -235,6 +276,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tokenizers", nargs="*", metavar="NAME|PATH", help="default: qwen3; `all` for every name")
     parser.add_argument("--text", type=Path, action="append", default=[], metavar="PATH", help="text or .jsonl")
     parser.add_argument("--minutes", type=float, help="how long; default: a fixed amount of work")
+    parser.add_argument("--seam-checks", type=int, metavar="N", help="how many in all, with those of a resumed report")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--seed", help="default: a fresh one, printed; a resumed report keeps its own")
     parser.add_argument("--encoder", action="append", choices=[*NAMES, "certified"], help="default: certified")
@@ -260,8 +302,9 @@ def run(args: argparse.Namespace) -> int:
     batteries = tuple(b for b in args.battery or BATTERIES if b != "user" or args.text)
     print(f"seed {seed}, tokenizers {Reference.version}, report {args.report}", file=sys.stderr)
     plan = Plan(
-        names, encoders, batteries, args.minutes, args.workers, seed, tuple(map(str, args.text)), not args.no_controls
-    )
+        names, encoders, batteries, args.minutes, args.seam_checks, args.workers, seed, tuple(map(str, args.text)),
+        not args.no_controls,
+    )  # fmt: skip
     try:
         campaign = Campaign(plan, args.report, sys.stderr)
         campaign.run()

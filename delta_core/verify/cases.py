@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..tokenizer import DeltaTokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of DeltaTokenizer.encode."""
+    """One call of DeltaTokenizer.encode, or of encode_array."""
 
     text: str
     session: str | None = None
     namespace: str | None = None
     add_special_tokens: bool = False
+    array: bool = False
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self).items() if k not in ("text", "array") and v}
+
+    def of(self, tok: DeltaTokenizer) -> list[int]:
+        """Make the call. Raises what the live tokenizer raises."""
+        encode = tok.encode_array if self.array else tok.encode
+        return list(encode(self.text, **self._arguments))
 
     def source(self) -> str:
         """The call as Python."""
-        parts = [ascii(self.text)]
-        parts += [f"{k}={v!r}" for k, v in asdict(self).items() if k != "text" and v]
-        return f"tok.encode({', '.join(parts)})"
+        parts = [ascii(self.text), *(f"{k}={v!r}" for k, v in self._arguments.items())]
+        return f"tok.{'encode_array' if self.array else 'encode'}({', '.join(parts)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +39,7 @@ class Difference:
     """A reproducer.
 
     calls: the calls in order, from an empty store; the last one's IDs differ.
+    how: at which scale they were made, empty for the shipped one.
     at: the index of the first differing token.
     """
 
@@ -37,6 +50,7 @@ class Difference:
     calls: tuple[Call, ...]
     expected: tuple[int, ...]
     got: tuple[int, ...]
+    how: str = ""
 
     @property
     def at(self) -> int:
@@ -47,7 +61,8 @@ class Difference:
         """The reproducer for a person."""
         near = slice(max(self.at - 3, 0), self.at + 5)
         return [
-            f"{self.battery} unit {self.unit} on {self.tokenizer} with {self.encoder}: differs at token {self.at}",
+            f"{self.battery} unit {self.unit} on {self.tokenizer} with {self.encoder}"
+            f"{self.how and ', '}{self.how}: differs at token {self.at}",
             *(f"    {call.source()}" for call in self.calls),
             f"    expected {list(self.expected[near])} of {len(self.expected)}",
             f"    got      {list(self.got[near])} of {len(self.got)}",
@@ -61,6 +76,7 @@ _SIMPLER: tuple[Callable[[Call], Call], ...] = (
     lambda call: replace(call, namespace=None),
     lambda call: replace(call, session=None),
     lambda call: replace(call, add_special_tokens=False),
+    lambda call: replace(call, array=False),
 )
 
 

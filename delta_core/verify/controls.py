@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from unittest import mock
@@ -12,10 +12,12 @@ from ..cuts import Cut, CutRules
 from ..splice import Checkpoints
 from ..store import SessionStore
 from ..tokenizer import DeltaTokenizer
-from .batteries import BATTERIES, Tally, reference_ids
+from .batteries import BATTERIES, Tally, reference_ids, shrunk
+from .cases import Call
 from .subjects import SYNTHETIC, open_subject
 
 _MOST_UNITS = 60  # within so many units of dense sessions (about 60 encodes each) a control must bite
+_SHRINK_BUDGET = 600  # replays spent on the shown example of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,17 @@ CONTROLS = (
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """cases: comparisons until the first difference, or all of them when none was found."""
+    """cases: comparisons until the first difference, or all of them when none was found. example: it, shrunk.
+
+    reference: its version, filled in by the report.
+    """
 
     name: str
     config: str
     cases: int
     found: bool
+    example: tuple[str, ...] = ()
+    reference: str = ""
 
 
 def run_control(index: int, seed: str) -> ControlResult:
@@ -81,10 +88,17 @@ def run_control(index: int, seed: str) -> ControlResult:
         subject = open_subject(SYNTHETIC + control.config, "reference")
         for unit in range(_MOST_UNITS):
             for battery in ("dense_sessions", "seams"):
-                BATTERIES[battery].run(subject, unit, f"{seed}/{battery}/{unit}", tally)
+                kind = BATTERIES[battery]
+                kind.run(subject, unit, f"{seed}/{battery}/{unit}", tally)
                 if tally.failed:
-                    return ControlResult(control.name, control.config, tally.cases, True)
+                    calls = shrunk(subject, kind.replay, min(tally.failed, key=_size), budget=_SHRINK_BUDGET)
+                    example = tuple(call.source() for call in calls)
+                    return ControlResult(control.name, control.config, tally.cases, True, example)
     return ControlResult(control.name, control.config, tally.cases, False)
+
+
+def _size(calls: Sequence[Call]) -> int:
+    return sum(len(call.text) for call in calls)
 
 
 def run_namespace_control(seed: str) -> ControlResult:
@@ -101,6 +115,7 @@ def run_namespace_control(seed: str) -> ControlResult:
         return tok.stats().reused_tokens != before
 
     named = SessionStore.name
-    with mock.patch.object(SessionStore, "name", lambda self, namespace, session: named(self, None, session)):
+    with mock.patch.object(SessionStore, "name", lambda self, namespace, *rest: named(self, None, *rest)):
         without = leaks()
-    return ControlResult("store without namespaces", "llama3_1", 2, without and not leaks())
+    example = ("a text of namespace 'a' was reused for namespace 'b'",)
+    return ControlResult("store without namespaces", "llama3_1", 2, without and not leaks(), example)

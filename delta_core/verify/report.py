@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from ..errors import DeltaError
 from ..reference import Reference
 from .cases import Difference
 from .controls import ControlResult
+from .pages import markdown, page
 
 
 class StateError(DeltaError):
@@ -99,6 +100,8 @@ class State:
                 state.controls.append(ControlResult(**row["control"]))
             elif "refusals" in row:
                 state.refusals = Refusals(**row["refusals"])
+            elif "skipped" in row:
+                state.skipped.update(row["skipped"])
             else:
                 state.examples.append(row["example"])
         return state
@@ -119,7 +122,14 @@ class State:
         self.refusals = result
         self._write(refusals=asdict(result))
 
+    def skip(self, pair: str, why: str) -> None:
+        """Note that a tokenizer can't be verified with an encoder here."""
+        if self.skipped.get(pair) != why:
+            self.skipped[pair] = why
+            self._write(skipped={pair: why})
+
     def _take(self, record: UnitRecord) -> None:
+        self.skipped.pop(f"{record.tokenizer} {record.encoder}", None)  # it was certified since
         self.records.append(record)
         self.done.add((record.tokenizer, record.encoder, record.battery, record.unit))
 
@@ -140,7 +150,7 @@ def _versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the report: counts of one tokenizer, encoder, reference version and battery."""
+    """One line of the report: counts of one tokenizer, encoder with its version, reference version and battery."""
 
     tokenizer: str
     encoder: str
@@ -179,14 +189,15 @@ def summarise(states: list[State]) -> Summary:
     sums: dict[tuple[str, str, str, str], list[float]] = {}
     for state in states:
         for r in state.records:
-            row = sums.setdefault((r.tokenizer, r.encoder, state.reference, r.battery), [0, 0, 0, 0, 0.0])
+            encoder = " ".join(filter(None, (r.encoder, state.encoders.get(r.encoder))))
+            row = sums.setdefault((r.tokenizer, encoder, state.reference, r.battery), [0, 0, 0, 0, 0.0])
             for i, value in enumerate((1, r.cases, r.seams, r.differences, r.seconds)):
                 row[i] += value
     rows = [
         Row(*key, int(units), int(cases), int(seams), int(differences), round(seconds, 1))
         for key, (units, cases, seams, differences, seconds) in sorted(sums.items())
     ]
-    controls = [c for state in states for c in state.controls]
+    controls = [replace(c, reference=state.reference) for state in states for c in state.controls]
     return Summary(
         seeds=[s.seed for s in states],
         references=sorted({s.reference for s in states}),
@@ -201,60 +212,19 @@ def summarise(states: list[State]) -> Summary:
         dull_controls=[f"{c.name} ({c.config})" for c in controls if not c.found],
         refusals_tried=sum(s.refusals.tried for s in states),
         refusals_missed=[m for s in states for m in s.refusals.missed],
-        skipped={k: v for s in states for k, v in s.skipped.items()},
+        skipped={f"{k}, tokenizers {s.reference}": v for s in states for k, v in s.skipped.items()},
         examples=[e for s in states for e in s.examples],
     )
 
 
 def write_report(states: list[State], folder: Path) -> list[Path]:
-    """report.json and report.md; returns their paths."""
+    """report.json, report.md and report.html; returns their paths."""
     summary = summarise(states)
-    paths = [folder / "report.json", folder / "report.md"]
-    paths[0].write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
-    paths[1].write_text(_markdown(summary), encoding="utf-8")
-    return paths
-
-
-def _markdown(s: Summary) -> str:
-    lines = [
-        "# Exactness campaign",
-        "",
-        f"{s.cases:,} comparisons of IDs with the reference, {s.seams:,} seam checks, **{s.differences} differences**.",
-        f"tokenizers {', '.join(s.references)}; encoders {_pairs(s.encoders)}; seeds {', '.join(s.seeds)}; "
-        f"{s.seconds / 3600:.2f} worker hours on {s.machine}.",
-        "",
-        "A seam check is one claimed safe cut held against the reference: n pieces of a text check n - 1 seams.",
-        "",
-        "| tokenizer | encoder | reference | comparisons | seam checks | differences | seconds |",
-        "|---|---|---|--:|--:|--:|--:|",
-    ]
-    for key in dict.fromkeys((r.tokenizer, r.encoder, r.reference) for r in s.rows):
-        rows = [r for r in s.rows if (r.tokenizer, r.encoder, r.reference) == key]
-        lines.append(f"| {' | '.join(key)} | {_totals(rows)} |")
-    lines += ["", "| battery | comparisons | seam checks | differences | seconds |", "|---|--:|--:|--:|--:|"]
-    for battery in dict.fromkeys(r.battery for r in s.rows):
-        lines.append(f"| {battery} | {_totals([r for r in s.rows if r.battery == battery])} |")
-    lines += ["", "## Controls", "", "Each condition switched off once; the battery must then find a difference.", ""]
-    lines += ["| condition | tokenizer | found after comparisons |", "|---|---|--:|"]
-    lines += [
-        f"| {c.name} | synthetic/{c.config} | {f'{c.cases:,}' if c.found else f'**nothing in {c.cases:,}**'} |"
-        for c in s.controls
-    ]
-    lines += ["", f"{s.refusals_tried} tokenizers that must be refused were tried; {len(s.refusals_missed)} were not."]
-    lines += [f"- {m}" for m in s.refusals_missed]
-    if s.skipped:
-        lines += ["", "## Left out", "", *(f"- {k}: {v}" for k, v in s.skipped.items())]
-    if s.examples:
-        lines += ["", "## Differences", ""]
-        for example in s.examples:
-            lines += ["```", *example, "```"]
-    return "\n".join(lines) + "\n"
-
-
-def _totals(rows: list[Row]) -> str:
-    cases, seams = sum(r.cases for r in rows), sum(r.seams for r in rows)
-    return f"{cases:,} | {seams:,} | {sum(r.differences for r in rows)} | {sum(r.seconds for r in rows):,.0f}"
-
-
-def _pairs(versions: dict[str, str]) -> str:
-    return ", ".join(f"{k} {v}" for k, v in versions.items()) or "none"
+    written = {
+        "report.json": json.dumps(asdict(summary), indent=1) + "\n",
+        "report.md": markdown(summary),
+        "report.html": page(summary),
+    }
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in written]

@@ -9,12 +9,13 @@ from tokenizers import Tokenizer
 
 from .. import fetch
 from ..admission.admit import admit
-from ..admission.frozen import Frozen
+from ..admission.frozen import Frozen, load_frozen
+from ..encoders import EncoderUnavailable, version_of
 from ..errors import DeltaError
 from ..files import open_tokenizer
 from ..reference import Reference
 from ..tokenizer import DeltaTokenizer
-from .batteries import Subject
+from .batteries import Answer, Subject
 from .generators import NASTY_TOKENS, frozen_from, live_from, spec
 
 SYNTHETIC = "synthetic/"
@@ -35,8 +36,29 @@ def locate(name: str) -> tuple[Tokenizer, Frozen | None]:
         raise SubjectError(str(error)) from error
 
 
-def open_subject(name: str, encoder: str, texts: tuple[str, ...] = ()) -> Subject:
-    """Load, admit, build the encoder. Raises SubjectError when it isn't admitted or the encoder may not serve."""
+def left_out(name: str, encoder: str) -> str | None:
+    """Why an encoder can't serve the tokenizer of a bundled name, told without loading it.
+
+    None when it may, and when only opening the tokenizer can tell.
+    """
+    if encoder == "reference" or Path(name).exists() or name not in fetch.NAMES:
+        return None
+    try:
+        version = version_of(encoder)
+    except EncoderUnavailable as error:
+        return str(error)
+    if load_frozen(name).certification(encoder, version, Reference.version) is None:
+        return f"{encoder} {version} is not certified for {name} with tokenizers {Reference.version}"
+    return None
+
+
+def open_subject(
+    name: str, encoder: str, texts: tuple[str, ...] = (), answers: dict[bytes, Answer] | None = None
+) -> Subject:
+    """Load, admit, build the encoder. Raises SubjectError when it isn't admitted or the encoder may not serve.
+
+    answers: those of a subject with another encoder of the same tokenizer.
+    """
     live, config = locate(name)
     reference = Reference(live)
     frozen = config or admit(reference).frozen
@@ -45,7 +67,9 @@ def open_subject(name: str, encoder: str, texts: tuple[str, ...] = ()) -> Subjec
         raise SubjectError(f"{name}: not admitted: {'; '.join(map(str, tok.admission.mismatches))}")
     if tok.admission.encoder != encoder:
         raise SubjectError(f"{name}: {tok.admission.note}")
-    return Subject(name, live, reference, frozen, tok._rules, tok, tok._encoder, texts)
+    return Subject(
+        name, live, reference, frozen, tok._rules, tok, tok._encoder, texts, {} if answers is None else answers
+    )
 
 
 def read_texts(path: Path) -> list[str]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from conftest import Subject as Shared
 
+from delta_core.admission.frozen import Certification, load_path
+from delta_core.encoders import version_of
+from delta_core.reference import Reference
 from delta_core.tokenizer import rules_for
 from delta_core.verify import campaign, controls
 from delta_core.verify.batteries import BATTERIES, Subject, Tally, outcome
 from delta_core.verify.cases import Call, Difference, shrink
-from delta_core.verify.refusals import flagged, run_refusals
+from delta_core.verify.refusals import refused, run_refusals
 from delta_core.verify.report import State, StateError, UnitRecord, summarise, write_report
-from delta_core.verify.subjects import SubjectError, open_subject, read_texts
+from delta_core.verify.subjects import SubjectError, left_out, open_subject, read_texts
 
 
 def opened(shared: Shared, **changes: object) -> Subject:
@@ -35,6 +41,34 @@ def test_every_battery_counts_and_finds_nothing_in_a_right_tokenizer(
     tally = Tally()
     BATTERIES[battery].run(opened(synthetic("qwen3", True)), 1, "seed", tally)
     assert tally.cases > 0 and not tally.failed
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
+def test_every_position_that_a_rule_allows_is_checked(name: str, synthetic: Callable[..., Shared]) -> None:
+    subject = opened(synthetic(name, True))
+    text = subject.maker("seed").text(600)
+    assert subject.every_cut(text) == [p for p in range(1, len(text)) if subject.rules.at(text, p) is not None]
+
+
+def test_the_reference_is_asked_once_for_all_encoders_and_every_encoder_is_compared(
+    synthetic: Callable[..., Shared],
+) -> None:
+    first = opened(synthetic("gpt2"))
+    tally = Tally()
+    BATTERIES["added_tokens"].run(first, 1, "seed", tally)
+    assert tally.seams and not tally.failed
+
+    class Wrong:
+        name = "wrong"
+
+        def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+            return [ids[:-1] for ids in first.encoder.encode_segments(segments)]
+
+    asked = len(first.answers)
+    second, found = replace(first, encoder=Wrong(), known={}), Tally()
+    BATTERIES["added_tokens"].run(second, 1, "seed", found)
+    assert second.answers is first.answers and len(first.answers) == asked
+    assert (found.cases, found.seams) == (tally.cases, tally.seams) and len(found.failed or []) == found.cases
 
 
 def test_the_users_text_is_cut_grown_and_edited(synthetic: Callable[..., Shared]) -> None:
@@ -65,7 +99,7 @@ def test_a_planted_transition_is_found_and_shrunk_to_a_few_letters(synthetic: Ca
 
 
 def test_shrinking_drops_calls_flags_and_shared_text() -> None:
-    calls = [Call("one"), Call("xx needle yy", "k", "n", True), Call("xx needle yy and more", "k", "n", True)]
+    calls = [Call("one"), *(Call(text, "k", "n", True, True) for text in ("xx needle yy", "xx needle yy and more"))]
 
     def fails(candidate: Sequence[Call]) -> bool:
         return len(candidate) > 1 and all("needle" in call.text for call in candidate[-2:])
@@ -73,10 +107,25 @@ def test_shrinking_drops_calls_flags_and_shared_text() -> None:
     assert shrink(calls, fails) == [Call("needle"), Call("needle")]
 
 
+def test_a_call_is_made_as_it_is_written(synthetic: Callable[..., Shared]) -> None:
+    shared = synthetic("llama3_1")
+    text = shared.maker(5).text(50)
+    for call in (Call(text), Call(text, "k", "n", True, True)):
+        got = eval(call.source(), {"tok": shared.tok})
+        assert type(got).__name__ == ("array" if call.array else "list")
+        assert list(got) == call.of(shared.tok) == shared.live.encode(text, add_special_tokens=call.array).ids
+
+
 def test_a_difference_tells_where_and_how_to_repeat_it() -> None:
     found = Difference("t", "reference", "sessions", 3, (Call("é", "k"),), (1, 2, 3), (1, 9))
     assert found.at == 1
-    assert "tok.encode('\\xe9', session='k')" in "\n".join(found.lines())
+    assert found.lines() == [
+        "sessions unit 3 on t with reference: differs at token 1",
+        "    tok.encode('\\xe9', session='k')",
+        "    expected [1, 2, 3] of 3",
+        "    got      [1, 9] of 2",
+    ]
+    assert "with reference, cut everywhere: differs" in replace(found, how="cut everywhere").lines()[0]
 
 
 # -- controls and refusals --
@@ -86,6 +135,8 @@ def test_a_difference_tells_where_and_how_to_repeat_it() -> None:
 def test_each_control_bites(index: int) -> None:
     result = controls.run_control(index, "seed")
     assert result.found, result
+    assert all(line.startswith("tok.encode(") for line in result.example)
+    assert 0 < len("".join(result.example)) < 1000, "shrunk"
 
 
 def test_the_namespace_control_bites() -> None:
@@ -96,12 +147,19 @@ def test_a_control_that_finds_nothing_fails_the_campaign(tmp_path: Path) -> None
     state = State.open(tmp_path, "s")
     state.add_control(controls.ControlResult("a guard", "qwen3", 100, False))
     assert summarise([state]).dull_controls == ["a guard (qwen3)"]
-    assert "**nothing in 100**" in write_report([state], tmp_path)[1].read_text()
+    _, text, page = write_report([state], tmp_path)
+    assert f"| a guard | synthetic/qwen3 | {Reference.version} | none | 100 |" in text.read_text()
+    assert "every control found a difference" not in page.read_text()
 
 
-def test_flagged_tokenizers_are_refused() -> None:
+def test_every_tokenizer_that_must_be_refused_is() -> None:
     result = run_refusals()
-    assert result.tried == len(list(flagged())) > 15 and not result.missed
+    assert result.tried == len(list(refused())) > 35 and not result.missed
+
+
+def test_a_structure_that_is_not_refused_any_more_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delta_core.admission.admit.not_covered", lambda sections: [])
+    assert {"dropout", "added token with lstrip", "padding"} <= set(run_refusals().missed)
 
 
 # -- state --
@@ -127,6 +185,149 @@ def test_another_campaign_in_the_folder_is_not_mixed_with_this_one(tmp_path: Pat
     assert State.seed_of(tmp_path) == "s"
     with pytest.raises(StateError, match="seed s, not other"):
         State.open(tmp_path, "other")
+
+
+# -- the report --
+
+
+class Tables(HTMLParser):
+    """The cells of each table, by the heading before it; every element must be closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.heading = ""
+        self.tables: dict[str, list[list[str]]] = {}
+        self.pre: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+        if tag == "meta":
+            return
+        self.open.append(tag)
+        if tag == "h2":
+            self.heading = ""
+        elif tag == "table":
+            self.tables[self.heading] = []
+        elif tag == "tr":
+            self.tables[self.heading].append([])
+        elif tag in ("td", "th"):
+            self.tables[self.heading][-1].append("")
+        elif tag == "pre":
+            self.pre.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["h2"]:
+            self.heading += data
+        elif self.open[-1:] in (["td"], ["th"]):
+            self.tables[self.heading][-1][-1] += data
+        elif self.open[-1:] == ["pre"]:
+            self.pre[-1] += data
+
+
+def two_references(folder: Path) -> list[State]:
+    """Campaigns under two references; the second has a difference, and names that are markup."""
+    old, new = State(folder / "old.jsonl", "s1", "0.22.2"), State(folder / "new.jsonl", "s2", "0.23.3")
+    new.encoders = {"fastokens": "0.3.5"}
+    old.add([UnitRecord("qwen3", "reference", "seams", 0, 48, 50_000, 0, 1800.0)], [])
+    new.add([UnitRecord("qwen3", "fastokens", "seams", n, 48, 60_000, 0, 900.0) for n in range(2)], [])
+    call = Call("<b>&|", "k")
+    found = Difference("a<b>|c", "reference", "whole", 7, (call,), (1, 2), (1, 3))
+    new.add([UnitRecord("a<b>|c", "reference", "whole", 7, 10, 0, 1, 5.0)], [found])
+    new.add_control(controls.ControlResult("a guard", "qwen3", 231, True, (call.source(),)))
+    old.skip("gpt4o fastokens", "not certified")
+    return [old, new]
+
+
+def test_the_html_page_holds_every_count(tmp_path: Path) -> None:
+    _, _, path = write_report(two_references(tmp_path), tmp_path)
+    page = path.read_text(encoding="utf-8")
+    assert not re.search(r"<script|https?:|src=|href=", page), "one file on its own"
+    found = Tables(page)
+    assert found.tables["Reference versions"][1:] == [
+        ["0.22.2", "48", "50,000", "0", "0.50"],
+        ["0.23.3", "106", "120,000", "1", "0.50"],
+    ]
+    assert sorted(found.tables["Tokenizers and encoders"][1:]) == [
+        ["a<b>|c", "reference", "0.23.3", "10", "0", "1", "0.00"],
+        ["qwen3", "fastokens 0.3.5", "0.23.3", "96", "120,000", "0", "0.50"],
+        ["qwen3", "reference", "0.22.2", "48", "50,000", "0", "0.50"],
+    ]
+    assert [row[0] for row in found.tables["Kinds"][1:]] == ["seams", "whole"]
+    assert ["qwen3", "fastokens 0.3.5", "0.23.3", "seams", "96", "120,000", "0", "0.50"] in found.tables["Every count"]
+    assert found.tables["Controls"][1:] == [
+        ["a guard", "synthetic/qwen3", "0.23.3", "tok.encode('<b>&|', session='k')", "231"]
+    ]
+    assert found.tables["Left out"][1:] == [["gpt4o fastokens, tokenizers 0.22.2", "not certified"]]
+    assert len(found.pre) == 1 and "tok.encode('<b>&|', session='k')" in found.pre[0]
+    assert "170,000 seam checks" in re.sub(r"\s+", " ", page)
+
+
+def test_markdown_has_the_tables_of_the_page(tmp_path: Path) -> None:
+    _, text, path = write_report(two_references(tmp_path), tmp_path)
+    lines = text.read_text(encoding="utf-8").splitlines()
+    for rows in Tables(path.read_text(encoding="utf-8")).tables.values():
+        for row in rows:
+            assert "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" in lines
+
+
+def test_what_was_left_out_is_forgotten_once_it_ran(tmp_path: Path) -> None:
+    state = State.open(tmp_path, "s")
+    state.skip("t reference", "not certified")
+    assert State.load(tmp_path).skipped == {"t reference": "not certified"}
+    state.add([record(0)], [])
+    assert State.load(tmp_path).skipped == {} == state.skipped
+
+
+# -- the plan --
+
+
+def tasks(batteries: dict[str, int | None], expired: Callable[[], bool] = lambda: False, **limits: object) -> list[str]:
+    plan = campaign.Plan(("t",), ("reference",), tuple(batteries), None, None, 1, "s", (), False)
+    plan = replace(plan, **limits)  # type: ignore[arg-type]
+    found = campaign.tasks_for("t", "reference", plan, batteries, lambda battery, first: False, expired)
+    return [f"{task.battery} {task.first}+{task.count}" for task in found]
+
+
+def test_batteries_take_turns_until_each_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "_RANDOM_UNITS", 8)
+    assert tasks({"seams": None, "added_tokens": 6, "user": 1}) == [
+        "seams 0+4", "added_tokens 0+4", "user 0+1", "seams 4+4", "added_tokens 4+2",
+    ]  # fmt: skip
+
+
+def test_a_goal_of_seam_checks_ends_where_none_can_be_made() -> None:
+    assert tasks({"whole": None, "added_tokens": 2}, seam_checks=10) == ["whole 0+4", "added_tokens 0+2", "whole 4+4"]
+
+
+def test_the_time_ends_an_endless_battery() -> None:
+    clock = iter([False] * 5 + [True])
+    assert len(tasks({"seams": None, "whole": None}, lambda: next(clock), minutes=1.0)) == 5
+
+
+def test_units_are_those_of_the_opened_tokenizer(tokenizer_file: Path) -> None:
+    """Of a path, too, whatever its name is."""
+    batteries = ("added_tokens", "code_points", "user", "seams")
+    tokens = json.loads(tokenizer_file.read_text())["added_tokens"]
+    assert len(tokens) not in (0, 64)
+    assert campaign.units_of(str(tokenizer_file), "reference", batteries, ()) == {
+        "added_tokens": len(tokens), "code_points": 0x110000 // 256, "user": 0, "seams": None,
+    }  # fmt: skip
+
+
+def test_an_encoder_without_a_record_is_left_out_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delta_core.verify.subjects.version_of", lambda encoder: "0.0.1")
+    why = left_out("qwen3", "fastokens")
+    assert why is not None and "fastokens 0.0.1 is not certified for qwen3 with tokenizers" in why
+    assert left_out("qwen3", "reference") is None
+    assert left_out("./some/tokenizer.json", "fastokens") is None, "only opening it can tell"
 
 
 # -- the command --
@@ -167,6 +368,67 @@ def test_the_command_runs_reports_and_resumes(
     assert "seam checks" in (tmp_path / "out" / "report.md").read_text()
     assert command(*arguments, "--json") == 0, "the same folder and no seed: resumed, nothing left to do"
     assert json.loads(capsys.readouterr().out)["rows"] == first["rows"]
+
+
+def test_what_the_time_did_not_suffice_for_is_said(
+    tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "_SYNTHETIC", ())
+    arguments = (
+        str(tokenizer_file), "--encoder", "reference", "--battery", "added_tokens", "--workers", "1", "--no-controls",
+        "--report", str(tmp_path / "out"), "--json",
+    )  # fmt: skip
+    assert command(*arguments, "--minutes", "0") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rows"] == [] and list(summary["skipped"].values()) == ["the time was over before its turn"]
+    assert command(*arguments) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rows"] and not summary["skipped"], "resumed with time enough"
+
+
+def test_a_wrong_transition_in_a_config_is_found_shrunk_and_reported(
+    tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "_RANDOM_UNITS", 1)
+    monkeypatch.setattr(campaign, "_SYNTHETIC", ())
+    (path,) = (tmp_path / "configs").iterdir()
+    config = load_path(path)
+    table = config.transitions
+    letter = next(i for i, characters in enumerate(table.samples) if characters[0] == "A")
+    replace(config, transitions=replace(table, safe=(*table.safe, (letter, letter)))).write(path.parent)
+    out = tmp_path / "out"
+    assert command(
+        str(tokenizer_file), "--encoder", "reference", "--battery", "dense_sessions", "--battery", "seams",
+        "--workers", "1", "--no-controls", "--report", str(out), "--json",
+    ) == 1  # fmt: skip
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert summary["differences"] > 0 and {row["battery"] for row in summary["rows"]} == {"dense_sessions", "seams"}
+    shown = Tables((out / "report.html").read_text(encoding="utf-8")).pre
+    assert shown == ["\n".join(example) for example in summary["examples"]]
+    for example in summary["examples"]:
+        assert "\n".join(example) in printed.err
+        texts = [ast.literal_eval(found) for found in re.findall(r"tok\.encode\(('[^']*')", "\n".join(example))]
+        assert "".join(texts).isalpha() and sum(map(len, texts)) <= 8, "shrunk to letters that one token spans"
+
+
+def test_every_certified_encoder_is_counted_for_itself(
+    tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fastokens = version_of("fastokens")
+    monkeypatch.setattr(campaign, "_SYNTHETIC", ())
+    (path,) = (tmp_path / "configs").iterdir()
+    record = Certification("fastokens", fastokens, Reference.version, (), 1)
+    load_path(path).with_certification(record).write(path.parent)
+    out = tmp_path / "out"
+    arguments = ("--battery", "added_tokens", "--workers", "1", "--no-controls", "--report", str(out), "--json")
+    assert command(str(tokenizer_file), *arguments) == 0
+    summary = json.loads(capsys.readouterr().out)
+    rows = {(row["encoder"], row["reference"]): row for row in summary["rows"]}
+    assert rows.keys() == {("reference", Reference.version), (f"fastokens {fastokens}", Reference.version)}
+    assert len({(row["units"], row["seams"]) for row in rows.values()}) == 1, "both on the same texts"
+    (why,) = summary["skipped"].values()
+    assert "gigatoken" in why and "not certified" in why
 
 
 def test_what_cannot_be_verified_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
