@@ -83,7 +83,7 @@ class FastokensEncoder:
             raise EncoderUnavailable(f"fastokens does not take this tokenizer: {error}") from error
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        if len(segments) <= 4:
+        if len(segments) <= 16:
             encode = self._tokenizer.encode
             return [encode(segment, add_special_tokens=False).ids for segment in segments]
         # The flat form makes no Python object per token on the Rust side, and spreads over cores.

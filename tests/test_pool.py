@@ -282,6 +282,12 @@ def test_results_come_in_order_whichever_chunk_is_ready_first(gated: Gated, pool
     assert [e.ids for e in request.result()] == [[ord(c) for c in text] for text in ("one", "two", "three")]
 
 
+def test_a_request_of_nothing_is_answered(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of()
+    assert pool.submit([]).result() == []
+    assert asyncio.run(_ask(pool)) == []
+
+
 def test_only_the_stretch_is_encoded(pool_of: Callable[..., WorkerPool]) -> None:
     (encoded,) = pool_of().submit([Stretch("abcdef", 2, 4)]).result()
     assert encoded.ids == [ord("c"), ord("d")]

@@ -101,7 +101,8 @@ class Request:
         """As `result`, on an event loop. A request that is cancelled leaves nothing in the queue."""
         waiting = [asyncio.wrap_future(task.future) for task in self._tasks]
         try:
-            await asyncio.wait(waiting, timeout=self._deadline, return_when=asyncio.FIRST_EXCEPTION)
+            if waiting:
+                await asyncio.wait(waiting, timeout=self._deadline, return_when=asyncio.FIRST_EXCEPTION)
             return self._collect([task.future for task in self._tasks])
         finally:
             for future in waiting:
