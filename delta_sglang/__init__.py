@@ -1,1 +1,38 @@
-"""The SGLang adapter."""
+"""The SGLang adapter: `--tokenizer-backend delta`. Hooks and session keys; no tokenization logic.
+
+SGLang loads `register` as a plugin in each of its processes. Two light hooks are all that a server sees which does not
+select the backend; `install` adds the others in the processes that tokenize, and only when it is selected.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+BACKEND = "delta"
+
+
+def register() -> None:
+    """Offer the backend on the command line, and wait for a configuration that selects it. SGLang calls this."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register("sglang.srt.server_args.ServerArgs.add_cli_args", _add_choice, HookType.AFTER)
+    HookRegistry.register("sglang.srt.runtime_context.publish", _published, HookType.AFTER)
+
+
+def _add_choice(_result: None, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+    for action in parser._actions:
+        if action.dest == "tokenizer_backend" and action.choices is not None and BACKEND not in action.choices:
+            action.choices = [*action.choices, BACKEND]
+
+
+def _published(_context: Any, server_args: Any, *_: Any, role: str = "", **__: Any) -> None:
+    """A process has taken up its configuration: the last moment before its tokenizer is made.
+
+    The schedulers and the detokenizer publish other roles. They only decode, and to SGLang's own loader an unknown
+    backend is its default one, so they run as they are.
+    """
+    if role == "tokenizer" and getattr(server_args, "tokenizer_backend", None) == BACKEND:
+        from .install import install
+
+        install(server_args)

@@ -1,0 +1,138 @@
+"""The hooks: what runs around SGLang's own functions. Each falls back to the original, and never fails a request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from delta_core import Reason, session_key
+from delta_core.options import Options
+
+from . import BACKEND
+from .adapter import Adapter, override_encode
+from .keys import Key
+
+log = logging.getLogger("delta_sglang")
+
+complete = True  # False: a hook of these could not be put in, so none may act
+_ADAPTER = "_delta_adapter"  # the attribute of a tokenizer manager that holds its Adapter
+# The keys of a batch that is tokenized in one call.
+_batch: ContextVar[Sequence[Key]] = ContextVar("delta_batch", default=())
+
+
+def adapter_of(manager: Any) -> Adapter | None:
+    """The manager's adapter, while it still tokenizes with the tokenizer that was admitted."""
+    adapter: Adapter | None = getattr(manager, _ADAPTER, None)
+    return adapter if adapter is not None and manager.tokenizer is adapter.live else None
+
+
+def start(_result: None, manager: Any) -> None:
+    """After `TokenizerManager.init_tokenizer_and_processor`: admit the tokenizer, say what was decided."""
+    if not complete or getattr(manager.server_args, "tokenizer_backend", None) != BACKEND:
+        return
+    try:
+        adapter = _start(manager)
+    except Exception:
+        log.exception("stock path: %s", Reason.ADAPTER_FAILED)
+        return
+    if adapter is not None:
+        setattr(manager, _ADAPTER, adapter)
+
+
+def _start(manager: Any) -> Adapter | None:
+    if manager.tokenizer is None:
+        log.warning("stock path: %s (no tokenizer in this process: --skip-tokenizer-init)", Reason.NOT_TEXT_MODEL)
+        return None
+    if getattr(manager, "mm_processor", None) is not None:
+        log.warning("stock path: %s (multimodal: its processor tokenizes)", Reason.NOT_TEXT_MODEL)
+        return None
+    if getattr(manager.model_config, "is_embedding_gemma", False):
+        log.warning("stock path: %s (SGLang appends a token to this model's texts)", Reason.NOT_TEXT_MODEL)
+        return None
+    options = Options.from_environment()
+    if options.policy == "off":
+        log.warning("stock path: %s", Reason.POLICY_OFF)
+        return None
+    delta = options.tokenizer(manager.tokenizer)
+    admitted = delta.admission.admitted
+    # Further HTTP workers have no logging set up, and would not show what is no warning.
+    shown = logging.INFO if admitted and logging.getLogger().handlers else logging.WARNING
+    log.log(shown, "Delta Tokenizer: %s", delta.describe())
+    if getattr(manager, "enable_metrics", False):
+        _export(delta)
+    if not admitted:
+        return None
+    adapter = Adapter(manager.tokenizer, delta, options)
+    override_encode(adapter)
+    return adapter
+
+
+def _export(delta: Any) -> None:
+    from delta_core.metrics import Prometheus
+
+    try:
+        delta.export(Prometheus())
+    except ValueError:  # a second engine in this process: the names are taken
+        log.warning("metrics: another engine in this process has them")
+
+
+async def tokenize_one_request(original: Callable[..., Awaitable[Any]], manager: Any, obj: Any, *args: Any) -> Any:
+    """Around `_tokenize_one_request`: the key of one request, for everything that is encoded on its behalf."""
+    adapter = adapter_of(manager)
+    if adapter is None:
+        return await original(manager, obj, *args)
+    with session_key(*adapter.key(obj)):
+        return await original(manager, obj, *args)
+
+
+async def batch_tokenize_and_process(
+    original: Callable[..., Awaitable[Any]], manager: Any, batch_size: int, obj: Any
+) -> Any:
+    """Around `_batch_tokenize_and_process` (--enable-tokenizer-batch-encode): the keys of all its requests."""
+    adapter = adapter_of(manager)
+    if adapter is None:
+        return await original(manager, batch_size, obj)
+    token = _batch.set([adapter.key(obj[i]) for i in range(batch_size)])
+    try:
+        return await original(manager, batch_size, obj)
+    finally:
+        _batch.reset(token)
+
+
+async def tokenize_texts(
+    original: Callable[..., Awaitable[Any]], manager: Any, texts: Any, is_cross_encoder: bool = False
+) -> Any:
+    """Around `_tokenize_texts`: texts of /generate, /v1/completions and embeddings, before any queue of SGLang's."""
+    adapter = adapter_of(manager)
+    keys = _batch.get()
+    ours = isinstance(texts, str) or (isinstance(texts, list) and len(texts) == len(keys) > 0)
+    if adapter is None or is_cross_encoder or not ours:
+        return await original(manager, texts, is_cross_encoder)
+    try:
+        return await adapter.ids(texts, keys), None
+    except Exception as error:  # noqa: BLE001 - the stock tokenizer decides whether it is the text's fault or ours
+        result = await original(manager, texts, is_cross_encoder)
+        adapter.failed(error)
+        return result
+
+
+def process_messages(original: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around `OpenAIServingChat._process_messages`: it renders and encodes the prompts of all chat-like endpoints."""
+    adapter = adapter_of(serving.tokenizer_manager)
+    if adapter is None:
+        return original(serving, request, *args, **kwargs)
+    with adapter.rendering(request):
+        return original(serving, request, *args, **kwargs)
+
+
+async def make_request(
+    original: Callable[..., Awaitable[Any]], serving: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around `OpenAIServingResponses._make_request`, which makes a chat request without the fields of the key."""
+    adapter = adapter_of(serving.tokenizer_manager)
+    if adapter is None:
+        return await original(serving, request, *args, **kwargs)
+    with session_key(*adapter.key(request)):
+        return await original(serving, request, *args, **kwargs)

@@ -1,0 +1,458 @@
+"""What the end-to-end tests of the engines share: environments, tiny models, servers, sessions, HTTP, a report.
+
+Nothing here knows an engine. An engine's own file brings the lock file, the server's command line and the requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))  # this checkout, whether or not one is installed
+
+from delta_core.demo import templates  # noqa: E402
+from delta_core.demo.messages import Message, Turn  # noqa: E402
+from delta_core.demo.session import generate  # noqa: E402
+from delta_core.fetch import cached, fetch  # noqa: E402
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def ensure_venv(
+    folder: Path,
+    lock: Path,
+    *,
+    python: str = sys.executable,
+    after: Callable[[Path], None] | None = None,
+    recipe: str = "",
+) -> Path:
+    """A virtual environment with exactly the packages of a lock file; returns its Python.
+
+    lock: a requirement file that names every package (`pip freeze`); installed without resolving dependencies.
+    after: called with the environment's site-packages folder once the packages are there.
+    recipe: any text that stands for what `after` does; a change rebuilds the environment, as one of the lock does.
+    An environment that was built from the same three is reused. Takes minutes and gigabytes otherwise.
+    """
+    digest = hashlib.sha256(lock.read_bytes() + recipe.encode() + python.encode()).hexdigest()
+    stamp, executable = folder / ".delta-e2e", folder / "bin" / "python"
+    if stamp.is_file() and stamp.read_text() == digest and executable.exists():
+        return executable
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([python, "-m", "venv", str(folder)])
+    _run([str(executable), "-m", "pip", "install", "-q", "--no-deps", "-r", str(lock)])
+    if after is not None:
+        after(site_packages(executable))
+    stamp.write_text(digest)  # last: a half-built environment is built again
+    return executable
+
+
+def install_checkout(python: Path) -> None:
+    """Install this checkout, as it is now, into an environment; its dependencies are the lock file's business."""
+    _run([str(python), "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", str(REPOSITORY)])
+
+
+def site_packages(python: Path) -> Path:
+    """The folder into which an environment's packages are installed."""
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.strip())
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{(done.stdout + done.stderr)[-4000:]}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tiny models
+# ---------------------------------------------------------------------------------------------------------------------
+
+# What transformers must know besides tokenizer.json. The class decides how it loads the file, so it is the one by which
+# transformers 5 loads the model itself: for DeepSeek it does not follow the name in the model's own repository.
+_TOKENIZER_CONFIG: dict[str, dict[str, Any]] = {
+    "qwen3": {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
+    "llama3_1": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|begin_of_text|>",
+        "eos_token": "<|eot_id|>",
+    },
+    "gpt_oss": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|startoftext|>",
+        "eos_token": "<|return|>",
+        "pad_token": "<|endoftext|>",
+    },
+    "deepseek_v3": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<｜begin▁of▁sentence｜>",
+        "eos_token": "<｜end▁of▁sentence｜>",
+        "pad_token": "<｜end▁of▁sentence｜>",
+    },
+}
+
+# Chat templates of our own, in the layout of the families' ones. `enable_thinking` opens a think block in the
+# generation prompt, which the next turn replaces.
+_CHATML = (
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
+    "</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}\n<tool_call>\n"
+    "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+)
+_LLAMA = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}"
+    "<|end_header_id|>\n\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+    "{\"name\": \"{{ c.function.name }}\", \"parameters\": {{ c.function.arguments | tojson }}}{% endfor %}<|eot_id|>"
+    "{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n"
+    "{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+)
+_HARMONY = (
+    "{% for m in messages %}{% if m.role == 'tool' %}<|start|>functions.tool to=assistant<|channel|>commentary"
+    "<|message|>{{ m.content | tojson }}<|end|>{% else %}<|start|>"
+    "{{ 'developer' if m.role == 'system' else m.role }}<|message|>{{ m.content or '' }}<|end|>"
+    "{% for c in m.tool_calls or [] %}<|start|>assistant to=functions.{{ c.function.name }}"
+    "<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}<|call|>{% endfor %}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% if enable_thinking %}<|channel|>analysis<|message|>{% endif %}"
+    "{% endif %}"
+)
+_DEEPSEEK = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}"
+    "<｜User｜>{{ m.content }}{% elif m.role == 'tool' %}<｜tool▁output▁begin｜>{{ m.content }}<｜tool▁output▁end｜>"
+    "{% else %}<｜Assistant｜>{{ m.content or '' }}{% for c in m.tool_calls or [] %}<｜tool▁call▁begin｜>function"
+    "<｜tool▁sep｜>{{ c.function.name }}\n```json\n{{ c.function.arguments | tojson }}\n```<｜tool▁call▁end｜>"
+    "{% endfor %}<｜end▁of▁sentence｜>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<｜Assistant｜>{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+)
+_CHAT_TEMPLATES = {"qwen3": _CHATML, "llama3_1": _LLAMA, "gpt_oss": _HARMONY, "deepseek_v3": _DEEPSEEK}
+
+
+def make_model(folder: Path, tokenizer: str, *, layers: int = 1, positions: int = 262_144) -> Path:
+    """A folder with a tiny random Qwen3-architecture model and a real tokenizer, as engines load it; reused if there.
+
+    tokenizer: a name that `delta fetch` knows and that has a template here. positions: the model's longest context,
+    in tokens. Random weights of a fixed seed, about 30 MB; no framework is needed to write them.
+    """
+    recipe = json.dumps([layers, positions, _TOKENIZER_CONFIG[tokenizer], _CHAT_TEMPLATES[tokenizer]])
+    digest = hashlib.sha256(recipe.encode()).hexdigest()
+    stamp = folder / ".delta-e2e"
+    if stamp.is_file() and stamp.read_text() == digest:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    source = cached(tokenizer) or fetch(tokenizer, log=print)
+    shutil.copy(source, folder / "tokenizer.json")
+    config = {
+        "model_max_length": positions,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": _CHAT_TEMPLATES[tokenizer],
+        **_TOKENIZER_CONFIG[tokenizer],
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False))
+    parsed = json.loads((folder / "tokenizer.json").read_bytes())
+    ids = [*parsed["model"]["vocab"].values(), *(token["id"] for token in parsed["added_tokens"])]
+    eos = next(t["id"] for t in parsed["added_tokens"] if t["content"] == config["eos_token"])
+    _write_qwen3(folder, vocab=(max(ids) // 256 + 1) * 256, layers=layers, positions=positions, eos=eos)
+    stamp.write_text(digest)
+    return folder
+
+
+def _write_qwen3(folder: Path, *, vocab: int, layers: int, positions: int, eos: int) -> None:
+    hidden, inner, heads, kv_heads, head = 64, 128, 4, 2, 32
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "max_position_embeddings": positions,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "use_sliding_window": False,
+        "initializer_range": 0.02,
+        "bos_token_id": eos,
+        "eos_token_id": eos,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
+    for n in range(layers):
+        layer = {
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
+            "self_attn.q_proj": (heads * head, hidden),
+            "self_attn.k_proj": (kv_heads * head, hidden),
+            "self_attn.v_proj": (kv_heads * head, hidden),
+            "self_attn.o_proj": (hidden, heads * head),
+            "self_attn.q_norm": (head,),
+            "self_attn.k_norm": (head,),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+        shapes |= {f"model.layers.{n}.{name}.weight": shape for name, shape in layer.items()}
+    rng = np.random.default_rng(0)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    blobs, at = [], 0
+    for name, shape in shapes.items():
+        values = np.ones(shape, np.float32) if "norm" in name else rng.normal(0, 0.05, shape).astype(np.float32)
+        blob = (values.view(np.uint32) >> 16).astype("<u2").tobytes()  # bfloat16 is the upper half of a float32
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + len(blob)]}
+        blobs.append(blob)
+        at += len(blob)
+    head_bytes = json.dumps(header).encode()
+    head_bytes += b" " * (-len(head_bytes) % 8)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(head_bytes).to_bytes(8, "little") + head_bytes)
+        file.writelines(blobs)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Servers and HTTP
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class ServerFailed(RuntimeError):
+    """A server that did not come up; the text ends with the tail of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One HTTP answer: the status, and the body parsed as JSON where it is JSON, else as text."""
+
+    status: int
+    body: Any
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A server process group as a context manager: started, awaited, stopped with all its children.
+
+    command: the command line; it must listen on `port` of the loopback interface.
+    log: where its output goes, both streams.
+    ready: the path that answers 200 once requests are served. start_s: how long that may take, in seconds.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        port: int,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        ready: str = "/health",
+        start_s: float = 300,
+    ) -> None:
+        self.command, self.port, self.log = list(command), port, log
+        self._env = {**os.environ, **(env or {})}
+        self._ready, self._start_s = ready, start_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a test that is ended stops its servers, too
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "wb") as out:
+            self._process = subprocess.Popen(
+                self.command, stdout=out, stderr=subprocess.STDOUT, env=self._env, start_new_session=True
+            )
+        try:
+            self._await()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _await(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + self._start_s
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise ServerFailed(f"exit code {self._process.returncode}\n{self.log_tail()}")
+            try:
+                if self.get(self._ready, timeout_s=30).status == 200:
+                    return
+            except (OSError, http.client.HTTPException):
+                pass  # it does not listen yet
+            time.sleep(0.25)
+        raise ServerFailed(f"not ready after {self._start_s:.0f} s\n{self.log_tail()}")
+
+    def stop(self) -> None:
+        """End the whole process group, and wait until it is gone."""
+        if self._process is None:
+            return
+        for sign, patience_s in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
+            deadline = time.monotonic() + patience_s
+            while time.monotonic() < deadline:
+                try:
+                    os.killpg(self._process.pid, sign)
+                except ProcessLookupError:
+                    self._process.wait()
+                    return
+                self._process.poll()  # collects the leader; its children are init's
+                time.sleep(0.2)
+
+    def log_text(self) -> str:
+        """All it has written so far."""
+        return self.log.read_text(errors="replace")
+
+    def log_tail(self, lines: int = 60) -> str:
+        """The last lines of it."""
+        return "\n".join(self.log_text().splitlines()[-lines:])
+
+    def await_log(self, text: str, timeout_s: float = 30) -> bool:
+        """Whether a text appears in the log within a time limit."""
+        return await_condition(lambda: text in self.log_text(), timeout_s)
+
+    def get(self, path: str, *, timeout_s: float = 60) -> Reply:
+        """GET a path."""
+        return request(f"http://127.0.0.1:{self.port}{path}", timeout_s=timeout_s)
+
+    def post(
+        self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, timeout_s: float = 300
+    ) -> Reply:
+        """POST a JSON body. Bytes are sent as they are."""
+        return request(f"http://127.0.0.1:{self.port}{path}", body, headers=headers, timeout_s=timeout_s)
+
+
+def await_condition(holds: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether something comes true within a time limit."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def request(url: str, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout_s: float = 300) -> Reply:
+    """One HTTP request; an error status is an answer like any other. Raises OSError when there is no answer."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    message = urllib.request.Request(url, data=data, headers={"content-type": "application/json", **(headers or {})})
+    try:
+        with urllib.request.urlopen(message, timeout=timeout_s) as answer:
+            status, raw = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        status, raw = error.code, error.read()
+    text = raw.decode(errors="replace")
+    try:
+        return Reply(status, json.loads(text))
+    except ValueError:
+        return Reply(status, text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Agent sessions
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def session_turns(*, seed: int, target_chars: int) -> list[Turn]:
+    """The requests of one generated agent session: appends, replaced think tails, edits, one trim. Deterministic."""
+    return list(generate(seed=seed, target_chars=target_chars))
+
+
+def session_texts(tokenizer: str, *, seed: int, target_chars: int) -> list[str]:
+    """The same as prompt texts, in the layout of the named tokenizer's family."""
+    family = templates.family_of(tokenizer)
+    return [templates.render_turn(family, turn) for turn in session_turns(seed=seed, target_chars=target_chars)]
+
+
+def chat_messages(turn: Turn) -> list[dict[str, Any]]:
+    """A turn's messages in the OpenAI chat shape."""
+    return [_chat_message(message) for message in turn.messages]
+
+
+def _chat_message(message: Message) -> dict[str, Any]:
+    shape: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    if message.tool_calls:
+        shape["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        shape["tool_call_id"] = message.tool_call_id
+    return shape
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Report
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Report:
+    """What was checked, what failed. `part` runs one group of checks; a failure in it does not stop the others."""
+
+    failures: list[str] = field(default_factory=list)
+    checks: int = 0
+
+    def check(self, what: str, held: bool, detail: object = "") -> None:
+        """Count one statement; print it when it does not hold."""
+        self.checks += 1
+        if not held:
+            self.failures.append(what)
+            print(f"  FAILED {what} {detail}"[:2000], flush=True)
+
+    def equal(self, what: str, got: object, expected: object) -> None:
+        """Check equality; says where lists begin to differ."""
+        detail = f"got {got!r:.300}, expected {expected!r:.300}"
+        if isinstance(got, list) and isinstance(expected, list):
+            at = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), None)
+            detail = f"lengths {len(got)} and {len(expected)}, first difference at {at}"
+        self.check(what, got == expected, detail)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Run a group; prints its name, number of checks, failures and time."""
+        started, checks, failures = time.monotonic(), self.checks, len(self.failures)
+        print(f"{name} ...", flush=True)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - reported; the other groups still run
+            self.failures.append(name)
+            print(f"  FAILED {name}: {type(error).__name__}: {error}"[:6000], flush=True)
+        count, bad = self.checks - checks, len(self.failures) - failures
+        print(f"  {name}: {count} checks, {bad} failed, {time.monotonic() - started:.0f} s", flush=True)
+
+    def exit_code(self) -> int:
+        """Print the sum; 0 when everything held and something was checked."""
+        print(f"{self.checks} checks, {len(self.failures)} failed", flush=True)
+        return 1 if self.failures or not self.checks else 0
