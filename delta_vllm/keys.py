@@ -1,0 +1,96 @@
+"""Whose request this is: carried from vLLM's HTTP layer to the thread that tokenizes.
+
+A session only says where to look. It is, in vLLM's own order, the body's `session_id`, the header X-Session-ID, or
+`vllm_xargs["session_id"]`; then, if DELTA_RID_SEPARATOR is set, what stands before it in the client's `request_id`.
+The namespace, `cache_salt`, keeps tenants apart: nothing is shared between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+_HEADER = b"x-session-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """session: of one conversation, None when the client names none. namespace: the cache salt, None without one."""
+
+    session: str | None
+    namespace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """What the request's body says of its session."""
+
+    session_id: str | None = None
+    xargs_session_id: str | None = None
+    request_id_prefix: str | None = None
+
+
+_header: ContextVar[str | None] = ContextVar("delta_vllm_header", default=None)
+_body: ContextVar[_Body | None] = ContextVar("delta_vllm_body", default=None)
+_key: ContextVar[Key | None] = ContextVar("delta_vllm_key", default=None)
+
+
+class SessionHeader:
+    """ASGI middleware that reads X-Session-ID: `vllm serve --middleware delta_vllm.SessionHeader`."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        value = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+        token = _header.set(value.decode("latin-1") or None)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _header.reset(token)
+
+
+@contextmanager
+def of_body(request: object, separator: str | None = None) -> Iterator[None]:
+    """Within this block the session is read from this request's body.
+
+    request: any object; what it lacks counts as absent. separator: DELTA_RID_SEPARATOR; without it request IDs, which
+    vLLM draws at random where the client gives none, are no keys.
+    """
+    xargs = getattr(request, "vllm_xargs", None)
+    named = xargs.get("session_id") if isinstance(xargs, dict) else None
+    request_id = _text(getattr(request, "request_id", None)) or ""
+    prefix = request_id.partition(separator)[0] if separator and separator in request_id else None
+    token = _body.set(_Body(_text(getattr(request, "session_id", None)), _text(named), _text(prefix)))
+    try:
+        yield
+    finally:
+        _body.reset(token)
+
+
+@contextmanager
+def of_render(prompt_extras: object) -> Iterator[None]:
+    """Within this block prompts are tokenized for the session found so far and the salt among these extras."""
+    salt = prompt_extras.get("cache_salt") if isinstance(prompt_extras, Mapping) else None
+    body = _body.get() or _Body()
+    session = body.session_id or _header.get() or body.xargs_session_id or body.request_id_prefix
+    token = _key.set(Key(session, _text(salt)))
+    try:
+        yield
+    finally:
+        _key.reset(token)
+
+
+def current() -> Key | None:
+    """The key of the running request; None outside `of_render`: then no salt is known, and nothing may be shared."""
+    return _key.get()
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,355 @@
+"""The parts of the vLLM adapter that can be tried without vLLM; `e2e/vllm.py` shows the rest on the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import Subject
+
+from delta_core.admission.frozen import Frozen
+from delta_core.options import Options
+from delta_core.verify.generators import prose
+from delta_vllm import SessionHeader, keys
+from delta_vllm.detokenization import with_tail
+from delta_vllm.tokenization import PromptTokenizer
+
+transformers = pytest.importorskip("transformers")
+
+
+# -- register --
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "no", "false", "off"])
+def test_register_does_nothing_unless_asked(value: str | None) -> None:
+    code = (
+        "import sys, delta_vllm; delta_vllm.register(); "
+        "assert not {'delta_core', 'tokenizers', 'vllm'} & set(sys.modules), sorted(sys.modules)"
+    )
+    assert _run(code, value) == ""
+
+
+def test_register_never_raises_and_says_why_it_does_nothing() -> None:
+    hidden = "import sys; sys.modules['vllm'] = None; "
+    said = _run(f"{hidden} import delta_vllm; delta_vllm.register(); delta_vllm.register()", "1")
+    assert said.count("vLLM's own tokenizer serves") == 1
+
+
+def _run(code: str, value: str | None) -> str:
+    environ = {name: v for name, v in os.environ.items() if name != "DELTA_TOKENIZER"}
+    environ |= {"DELTA_TOKENIZER": value} if value is not None else {}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+# -- keys --
+
+
+def _seen_behind(
+    headers: list[tuple[bytes, bytes]], request: object, extras: Mapping[str, Any] | None
+) -> keys.Key | None:
+    seen: list[keys.Key | None] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with keys.of_body(request, "::"), keys.of_render(extras):
+            seen.append(keys.current())
+
+    asyncio.run(SessionHeader(app)({"type": "http", "headers": headers}, None, None))
+    assert keys.current() is None, "the key outlived its request"
+    return seen[0]
+
+
+HEADER = [(b"x-session-id", b"from-header")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "extras", "session", "namespace"),
+    [
+        ([], {}, None, None, None),
+        ([], {"session_id": "s"}, None, "s", None),
+        (HEADER, {"session_id": "s"}, None, "s", None),
+        (HEADER, {"vllm_xargs": {"session_id": "x"}}, None, "from-header", None),
+        ([], {"vllm_xargs": {"session_id": "x"}}, None, "x", None),
+        ([], {"vllm_xargs": {"session_id": 5}}, None, None, None),
+        ([], {"session_id": "", "vllm_xargs": None}, {"cache_salt": ""}, None, None),
+        ([], {"request_id": "agent-7::turn-3::x"}, None, "agent-7", None),
+        ([], {"request_id": "::x"}, None, None, None),
+        ([], {"request_id": "4f0c"}, None, None, None),
+        ([], {"request_id": "agent-7::turn-3", "vllm_xargs": {"session_id": "x"}}, None, "x", None),
+        (HEADER, {}, {"cache_salt": "salt", "mm_processor_kwargs": {}}, "from-header", "salt"),
+    ],
+)
+def test_where_the_session_and_the_salt_come_from(
+    headers: list[tuple[bytes, bytes]],
+    body: dict[str, Any],
+    extras: Mapping[str, Any] | None,
+    session: str | None,
+    namespace: str | None,
+) -> None:
+    assert _seen_behind(headers, SimpleNamespace(**body), extras) == keys.Key(session, namespace)
+
+
+def test_the_middleware_passes_on_what_is_no_http_request() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    asyncio.run(SessionHeader(app)({"type": "lifespan"}, None, None))
+    assert seen == ["lifespan"]
+
+
+# -- tokenization --
+
+
+@dataclass
+class Params:
+    """vLLM's TokenizeParams, as far as the adapter looks at them."""
+
+    truncation: bool = True
+    max_length: int | None = 10_000
+    add_special_tokens: bool = True
+    return_token_offsets: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def get_encode_kwargs(self) -> dict[str, Any]:
+        return {
+            "truncation": self.truncation,
+            "max_length": self.max_length,
+            "add_special_tokens": self.add_special_tokens,
+            **self.more,
+        }
+
+
+class Renderer:
+    """vLLM's renderer with an unpooled tokenizer, as far as the adapter looks at it."""
+
+    def __init__(self, live: Any) -> None:
+        self.live = live
+
+    def get_tokenizer(self) -> Any:
+        return self.live
+
+    def stock(self, prompt: Mapping[str, Any], params: Any) -> Any:
+        return {"prompt_token_ids": self.live(prompt["prompt"], **params.get_encode_kwargs())["input_ids"], **prompt}
+
+
+@pytest.fixture
+def served(synthetic: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """served(name, policy): a renderer and its PromptTokenizer, over a copy that a test may change."""
+
+    def make(name: str = "llama3_1", policy: str = "content") -> tuple[Renderer, PromptTokenizer, Subject]:
+        subject = synthetic(name)
+        _admit_only(subject.frozen, monkeypatch)
+        copy = type(subject.live).from_str(subject.live.to_str())
+        renderer = Renderer(transformers.PreTrainedTokenizerFast(tokenizer_object=copy))
+        options = Options(policy=policy, encoder="reference")
+        tokenizer = PromptTokenizer(renderer, Renderer.stock, options)
+        assert tokenizer.delta.admission.admitted, tokenizer.delta.admission
+        return renderer, tokenizer, subject
+
+    return make
+
+
+def _admit_only(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
+    import delta_core.tokenizer as module
+
+    real = module.admit
+    monkeypatch.setattr(module, "admit", lambda reference, configs: real(reference, [frozen]))
+
+
+def own(renderer: Renderer, text: str, params: Params) -> list[int]:
+    """What the transformers object returns, asked so that nothing stays behind."""
+    before = renderer.live._tokenizer.truncation
+    ids = renderer.stock({"prompt": text}, params)["prompt_token_ids"]
+    if before is None:
+        renderer.live._tokenizer.no_truncation()
+    return list(ids)
+
+
+def asked(renderer: Renderer, tokenizer: PromptTokenizer, text: str, params: Params, **extras: Any) -> list[int]:
+    with keys.of_render(extras):
+        return list(tokenizer(renderer, {"prompt": text}, params)["prompt_token_ids"])
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama3_1", "deepseek_v3"])
+def test_prompts_have_the_ids_of_the_engines_own_call(name: str, served: Callable[..., Any]) -> None:
+    renderer, tokenizer, subject = served(name)
+    growing = prose(5, 6000)
+    texts = [growing[:end] for end in range(1000, 6001, 1000)] + list(subject.maker(5).session(8, 200))
+    for i, text in enumerate(texts):
+        for params in (Params(), Params(add_special_tokens=False), Params(truncation=False, max_length=None)):
+            assert asked(renderer, tokenizer, text, params) == own(renderer, text, params), i
+    assert tokenizer.delta.stats().fallbacks == {}
+    assert tokenizer.delta.stats().reused_tokens > 1000
+
+
+def test_truncation_is_left_to_the_engine_and_leaves_no_trace(served: Callable[..., Any]) -> None:
+    renderer, tokenizer, subject = served("llama3_1")
+    text = subject.maker(6).text(300)
+    count = len(own(renderer, text, Params()))
+    for most in (0, 1, 7, count - 1, count, count + 1):
+        params = Params(max_length=most)
+        before = tokenizer.delta.stats().fallbacks.get("truncated", 0)
+        assert asked(renderer, tokenizer, text, params) == own(renderer, text, params)
+        assert tokenizer.delta.stats().fallbacks.get("truncated", 0) - before == (most < count), most
+        assert renderer.live._tokenizer.truncation is None
+    assert tokenizer.delta.stats().fallbacks == {"truncated": 4}
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        (Params(return_token_offsets=True), "offsets"),
+        (Params(more={"return_offsets_mapping": True}), "offsets"),
+        (Params(more={"padding": False}), "offsets"),
+    ],
+)
+def test_requests_for_more_than_ids_are_left_to_the_engine(
+    params: Params, reason: str, served: Callable[..., Any]
+) -> None:
+    renderer, tokenizer, subject = served()
+    text = subject.maker(7).text(100)
+    assert asked(renderer, tokenizer, text, params) == own(renderer, text, params)
+    assert tokenizer.delta.stats().fallbacks == {reason: 1}
+
+
+def test_a_prompt_whose_salt_is_unknown_is_left_to_the_engine(served: Callable[..., Any]) -> None:
+    renderer, tokenizer, subject = served()
+    text = subject.maker(8).text(200)
+    assert tokenizer(renderer, {"prompt": text}, Params())["prompt_token_ids"] == own(renderer, text, Params())
+    assert tokenizer.delta.stats().fallbacks == {"hook_missing": 1}
+    assert len(tokenizer.delta._store) == 0
+
+
+def test_nothing_is_shared_between_salts(served: Callable[..., Any]) -> None:
+    renderer, tokenizer, subject = served()
+    text = subject.maker(9).text(300)
+
+    def reused(**extras: Any) -> int:
+        before = tokenizer.delta.stats().reused_tokens
+        assert asked(renderer, tokenizer, text, Params(), **extras) == own(renderer, text, Params())
+        return tokenizer.delta.stats().reused_tokens - before
+
+    assert reused(cache_salt="a") == 0
+    assert reused(cache_salt="b") == 0
+    assert reused() == 0
+    assert reused(cache_salt="a") > 100
+    assert reused() > 100
+
+
+def test_a_salt_is_the_key_only_where_nothing_is_found_by_content(served: Callable[..., Any]) -> None:
+    for policy, keyed in (("content", False), ("keyed", True)):
+        renderer, tokenizer, subject = served(policy=policy)
+        asked(renderer, tokenizer, subject.maker(9).text(300), Params(), cache_salt="a")
+        (branch,) = tokenizer.delta._store._branches.values()
+        assert (branch.key is not None) is keyed
+
+
+def test_the_rest_of_the_prompt_is_kept(served: Callable[..., Any]) -> None:
+    renderer, tokenizer, subject = served()
+    prompt = {"prompt": subject.maker(3).text(50), "multi_modal_data": {"image": 1}}
+    with keys.of_render(None):
+        result = tokenizer(renderer, prompt, Params())
+    assert result == renderer.stock(prompt, Params())
+
+
+def test_bad_text_gets_the_engines_own_error(served: Callable[..., Any]) -> None:
+    renderer, tokenizer, _ = served()
+    with pytest.raises(Exception) as theirs:
+        renderer.stock({"prompt": "x\ud800" * 200}, Params(truncation=False, max_length=None))
+    with pytest.raises(type(theirs.value)) as ours:
+        asked(renderer, tokenizer, "x\ud800" * 200, Params(truncation=False, max_length=None))
+    assert str(ours.value) == str(theirs.value)
+    assert tokenizer.delta.stats().fallbacks == {"bad_text": 1}
+
+
+def test_a_fault_of_ours_is_counted_and_the_engine_serves(
+    served: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    renderer, tokenizer, subject = served()
+    text = subject.maker(3).text(100)
+
+    class Odd(Params):
+        calls = 0
+
+        def get_encode_kwargs(self) -> dict[str, Any]:
+            Odd.calls += 1
+            if Odd.calls % 2:  # ours is the first call, the engine's the second
+                raise RuntimeError(text)
+            return super().get_encode_kwargs()
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert asked(renderer, tokenizer, text, Odd()) == own(renderer, text, Params())
+    assert tokenizer.delta.stats().fallbacks == {"adapter_failed": 3}
+    (line,) = [r.getMessage() for r in caplog.records]
+    assert "adapter_failed" in line and text[:20] not in line
+
+
+def test_a_tokenizer_whose_call_does_more_than_its_backend_is_refused(served: Callable[..., Any]) -> None:
+    renderer, _, _ = served()
+
+    def shouting(renderer: Renderer, prompt: Mapping[str, Any], params: Any) -> Any:
+        return renderer.stock({"prompt": prompt["prompt"].upper()}, params)
+
+    with pytest.raises(ValueError, match="other IDs than its backend"):
+        PromptTokenizer(renderer, shouting, Options(encoder="reference"))
+
+
+def test_a_tokenizer_that_is_not_admitted_is_left_to_the_engine() -> None:
+    class Other:
+        """As vLLM's own Mistral tokenizer: nothing of the `tokenizers` library behind it."""
+
+        def __call__(self, text: str, **kwargs: Any) -> dict[str, list[int]]:
+            return {"input_ids": [ord(c) for c in text]}
+
+    renderer = Renderer(Other())
+    tokenizer = PromptTokenizer(renderer, Renderer.stock, Options())
+    for _ in range(2):
+        assert asked(renderer, tokenizer, "some text", Params()) == [ord(c) for c in "some text"]
+    assert tokenizer.delta.stats().fallbacks == {"not_fast": 2}
+
+
+# -- detokenization --
+
+
+def _request(ids: list[int] | None, skip: bool = True) -> Any:
+    return SimpleNamespace(prompt_token_ids=ids, sampling_params=SimpleNamespace(skip_special_tokens=skip))
+
+
+def test_the_detokenizer_sees_a_tail_and_the_request_keeps_its_prompt(synthetic: Callable[..., Subject]) -> None:
+    live = synthetic("qwen3").live
+    ids = live.encode("some text\n" * 100, add_special_tokens=False).ids
+    request = _request(list(ids))
+    short = with_tail(SimpleNamespace(_tokenizer=live), request)
+    assert short.prompt_token_ids == ids[-1:]
+    assert request.prompt_token_ids == ids
+    assert short.sampling_params is request.sampling_params
+
+
+def test_what_is_not_proven_keeps_the_whole_prompt(synthetic: Callable[..., Subject]) -> None:
+    live = synthetic("qwen3").live
+    ids = live.encode("some text\n" * 100, add_special_tokens=False).ids
+    tokenizer = SimpleNamespace(_tokenizer=live)
+    other = type(live).from_str(live.to_str())
+    other.decoder = __import__("tokenizers").decoders.WordPiece()
+    for case, request in (
+        (tokenizer, _request(None)),
+        (tokenizer, _request([])),
+        (tokenizer, _request(ids[:64])),
+        (SimpleNamespace(_tokenizer=other), _request(ids)),
+        (SimpleNamespace(_tokenizer=object()), _request(ids)),
+        (SimpleNamespace(), _request(ids)),
+        (tokenizer, SimpleNamespace(prompt_token_ids=ids)),
+    ):
+        assert with_tail(case, request) is request
