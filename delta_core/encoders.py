@@ -7,13 +7,14 @@ import re
 import threading
 from collections.abc import Sequence
 from importlib import metadata
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from .admission.frozen import Certification, Frozen
+from .ids import Ids, Kind, container, from_numbers
 from .reference import Reference
 
 log = logging.getLogger("delta_core")
@@ -33,6 +34,16 @@ class Encoder(Protocol):
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
         """IDs of each segment. Raises what it raises: the caller then asks the reference."""
+
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        """The same IDs in one list or array, and how many there are up to the end of each segment.
+
+        For many segments: a fast encoder's numbers become IDs without a list for each of them.
+        """
+
+
+def _flat(parts: Sequence[list[int]], kind: Kind) -> tuple[Ids, list[int]]:
+    return container(chain.from_iterable(parts), kind), list(accumulate(map(len, parts)))
 
 
 class ReferenceEncoder:
@@ -66,6 +77,9 @@ class ReferenceEncoder:
         encode = copy.encode_batch_fast
         return [encode([segment], add_special_tokens=False)[0].ids for segment in segments]
 
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        return _flat(self.encode_segments(segments), kind)
+
 
 class FastokensEncoder:
     """fastokens, built from the live tokenizer's own state. Releases the GIL. Building takes about 1 s."""
@@ -92,6 +106,10 @@ class FastokensEncoder:
         ends: list[int] = np.frombuffer(offsets, "<u8").tolist()
         return [ids[a:b] for a, b in pairwise(ends)]
 
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        flat, offsets = self._tokenizer.encode_batch_flat(list(segments), add_special_tokens=False)
+        return from_numbers(np.frombuffer(flat, "<u4"), kind), np.frombuffer(offsets, "<u8")[1:].tolist()
+
 
 class GigatokenEncoder:
     """gigatoken, built from the live tokenizer. Holds the GIL."""
@@ -112,6 +130,11 @@ class GigatokenEncoder:
         encode = self._tokenizer.encode
         return [encode(segment).tolist() for segment in segments]
 
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        parts = [self._tokenizer.encode(segment) for segment in segments]
+        ids = from_numbers(np.concatenate(parts), kind) if parts else container((), kind)
+        return ids, list(accumulate(map(len, parts)))
+
 
 class Guarded:
     """A certified encoder with its guards: segments that hold a guarded character go to the reference, they alone."""
@@ -130,11 +153,20 @@ class Guarded:
         # Certification guards no ASCII, so most segments need no search; a config may have been written by hand.
         self._ascii = any(low < 128 for low, _ in certification.guards)
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+    def _held(self, segments: Sequence[str]) -> list[int]:
+        """The segments that hold a guarded character."""
         guard = self._guard
         if guard is None:
-            return self._encoder.encode_segments(segments)
-        held = [i for i, s in enumerate(segments) if (self._ascii or not s.isascii()) and guard.search(s)]
+            return []
+        return [i for i, s in enumerate(segments) if (self._ascii or not s.isascii()) and guard.search(s)]
+
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        if self._held(segments):
+            return _flat(self.encode_segments(segments), kind)
+        return self._encoder.encode_flat(segments, kind)
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        held = self._held(segments)
         if not held:
             return self._encoder.encode_segments(segments)
         result = self._encoder.encode_segments(["" if i in set(held) else s for i, s in enumerate(segments)])

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 _MAX_PARTS = 24  # parts of an IdList before it is written anew
 
 # IDs are handed out as `list`, or as `array("q")` to callers that make one of the list anyway.
@@ -32,6 +35,29 @@ def shared_ids(ids: Iterable[int]) -> list[int]:
     About 30 ns per ID. Two threads that meet a number at once may each keep an object of it: a little memory, no more.
     """
     return list(map(_shared.__getitem__, ids))
+
+
+_MOST_IDS = 1 << 21  # no vocabulary is larger; a table for such an ID would be
+_table = np.empty(0, object)  # _table[i] is the shared object for i
+
+
+def from_numbers(numbers: NDArray[np.unsignedinteger[Any]], kind: Kind) -> Ids:
+    """IDs that an encoder gives as numbers, as a fresh list of shared integers or as an array.
+
+    A list costs 25 ns per ID, a quarter of making integers and looking them up; an array 1 ns. The table of shared
+    integers reaches to the largest ID seen: 6 MB for a vocabulary of 150,000.
+    """
+    global _table
+    if kind is not list:
+        return array("q", numbers.astype("<i8").tobytes())
+    table = _table
+    if len(numbers) and (largest := int(numbers.max())) >= len(table):
+        if largest >= _MOST_IDS:
+            return shared_ids(numbers.tolist())
+        grown = np.empty(largest + 1, object)
+        grown[:] = [_shared[i] for i in range(largest + 1)]
+        table = _table = grown  # two threads may grow it at once: each goes on with its own, the objects are the same
+    return table[numbers].tolist()
 
 
 class IdList:

@@ -25,7 +25,18 @@ from .encoders import Encoder, ReferenceEncoder, choose, version_of
 from .errors import Reason
 from .ids import IdList, Kind, Part, container
 from .metrics import Counters, Prometheus, Stats
-from .pool import DIVIDE_FROM, Encoded, PoolError, PoolFull, Request, Stretch, WorkerPool, divide, encode_stretches
+from .pool import (
+    DIVIDE_FROM,
+    Encoded,
+    PoolError,
+    PoolFull,
+    Request,
+    Stretch,
+    WorkerPool,
+    divide,
+    encode_stretch,
+    encode_stretches,
+)
 from .pool.workers import thread_pool
 from .reference import Reference, UnsupportedTokenizer, backend_of
 from .shadow import Shadow
@@ -474,10 +485,10 @@ class DeltaTokenizer:
         with self._pool_lock:
             if self._pool is None:
                 # The pool's threads must not keep this object.
-                rules, encode, name = self._rules, self._encoder.encode_segments, self._encoder.name
+                rules, encoder, name = self._rules, self._encoder, self._encoder.name
                 segment = SEGMENT * _SPARSE.get(name, 1)
                 self._pool = thread_pool(
-                    lambda stretch: encode_stretches(rules, encode, [stretch], segment)[0],
+                    lambda stretch: encode_stretch(rules, encoder, stretch, segment),
                     _COST.get(name, _COST["reference"]),
                 )
             return self._pool

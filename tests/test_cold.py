@@ -15,7 +15,7 @@ import pytest
 from conftest import Subject
 
 from delta_core import DeltaTokenizer
-from delta_core.pool import Encoded, Stretch, WorkerDied, WorkerPool, chunks, divide, encode_stretches, thread_pool
+from delta_core.pool import Encoded, Stretch, WorkerDied, WorkerPool, chunks, divide, encode_stretch, thread_pool
 from delta_core.splice import Transcript
 
 
@@ -43,8 +43,8 @@ def tokenizer(synthetic: Callable[..., Subject], small_chunks: None) -> Callable
 
 
 def encoder_of(tok: DeltaTokenizer) -> Callable[[Stretch], Encoded]:
-    rules, encode = tok._rules, tok._encoder.encode_segments
-    return lambda stretch: encode_stretches(rules, encode, [stretch], 64)[0]
+    rules, encoder = tok._rules, tok._encoder
+    return lambda stretch: encode_stretch(rules, encoder, stretch, 64)
 
 
 def want(subject: Subject, text: str) -> list[int]:

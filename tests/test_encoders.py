@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from oracle import assert_same, ids_of
 from delta_core import DeltaTokenizer, Reason, encoders
 from delta_core.admission.frozen import Certification
 from delta_core.encoders import EncoderUnavailable, Guarded, ReferenceEncoder, build, choose, version_of
+from delta_core.ids import Ids, Kind, container
 from delta_core.reference import Reference
 from delta_core.verify.generators import FRAGMENTS, live_from, spec
 
@@ -31,11 +34,18 @@ class Recording:
         self.seen += segments
         return [[len(segment)] if segment else [] for segment in segments]
 
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        parts = self.encode_segments(segments)
+        return container((i for part in parts for i in part), kind), list(accumulate(map(len, parts)))
+
 
 class Failing:
     name = "failing"
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        raise RuntimeError("the text was: secret")
+
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
         raise RuntimeError("the text was: secret")
 
 
@@ -161,6 +171,30 @@ def test_a_fast_encoder_takes_few_and_many_segments_alike(name: str, real_tokeni
     many = encoder.encode_segments(segments)
     assert many == [encoder.encode_segments([segment])[0] for segment in segments]
     assert all(type(i) is int for ids in many for i in ids)
+
+
+@pytest.mark.parametrize("kind", [list, array])
+@pytest.mark.parametrize("name", ["reference", "fastokens", "gigatoken"])
+def test_the_flat_form_holds_the_same_ids(name: str, kind: type, real_tokenizer: Callable[[str], Subject]) -> None:
+    if name != "reference":
+        pytest.importorskip(name)
+    encoder = build(name, Reference(real_tokenizer("qwen3").live))
+    rng = random.Random(3)
+    segments = ["".join(rng.choices([f for f in FRAGMENTS if f.isascii()], k=n)) for n in (0, 1, 0, 20, 7, 0)]
+    for some in (segments, segments[:1], []):
+        parts = encoder.encode_segments(some)
+        ids, ends = encoder.encode_flat(some, kind)
+        assert type(ids) is kind and list(ids) == [i for part in parts for i in part]
+        assert ends == list(accumulate(map(len, parts)))
+
+
+def test_the_flat_form_has_the_same_guards(synthetic: Callable[..., Subject]) -> None:
+    subject = synthetic("llama3_1")
+    encoder, inner = guarded(Reference(subject.live), (0x300, 0x36F))
+    odd = ids_of(subject.live, "e\u0301")
+    assert encoder.encode_flat(["plain", "e\u0301", "é"], list) == ([5, *odd, 1], [1, 1 + len(odd), 2 + len(odd)])
+    assert "e\u0301" not in inner.seen
+    assert encoder.encode_flat(["plain", "é"], array) == (array("q", [5, 1]), [1, 2])
 
 
 def test_a_fast_encoder_built_from_a_tokenizer_it_does_not_take_is_unavailable() -> None:

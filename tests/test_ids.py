@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from array import array
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_core import ids as ids_room
-from delta_core.ids import IdList, Kind, Part, shared_ids
+from delta_core.ids import IdList, Kind, Part, from_numbers, shared_ids
 
 KINDS = pytest.mark.parametrize("kind", [list, array], ids=["list", "array"])
 
@@ -157,3 +158,14 @@ def test_threads_that_meet_new_numbers_at_once_get_the_right_ones() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [5, 3, 5], [70_000, 1, 0], [2**32 - 1, 1], list(range(500, 0, -7))])
+def test_an_encoders_numbers_become_shared_integers_or_an_array(numbers: list[int]) -> None:
+    given_ = np.array(numbers, np.uint32)
+    ids = from_numbers(given_, list)
+    assert ids == numbers and all(type(i) is int for i in ids)
+    assert all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
+    assert from_numbers(given_, array) == array("q", numbers)
+    ids.append(1)  # a list of its own
+    assert from_numbers(given_, list) == numbers

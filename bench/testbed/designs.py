@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from delta_core import DeltaTokenizer
 from delta_core.admission.frozen import load_frozen
 from delta_core.encoders import FastokensEncoder
-from delta_core.pool import Encoded, Request, Stretch, WorkerPool, encode_stretches, thread_pool
+from delta_core.pool import Encoded, Request, Stretch, WorkerPool, encode_stretch, thread_pool
 from delta_core.pool.processes import Setup, process_pool
 from delta_core.tokenizer import _COST, _SPARSE, SEGMENT
 
@@ -121,11 +121,11 @@ class Bench:
         return tok, live
 
     def threads(self, tok: DeltaTokenizer, workers: int, aging: float = 1.0) -> WorkerPool:
-        rules, encode, name = tok._rules, tok._encoder.encode_segments, tok._encoder.name
+        rules, encoder, name = tok._rules, tok._encoder, tok._encoder.name
         segment = SEGMENT * _SPARSE.get(name, 1)
 
         def one(stretch: Stretch) -> Encoded:
-            return encode_stretches(rules, encode, [stretch], segment)[0]
+            return encode_stretch(rules, encoder, stretch, segment)
 
         return thread_pool(one, _COST[name], workers=workers, aging=aging)
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 
-from delta_core.ids import container
-from delta_core.pool import DIVIDE_FROM, Stretch, encode_stretches
+from delta_core.pool import DIVIDE_FROM, Stretch, encode_stretch, encode_stretches
 from delta_core.pool.chunks import CHUNK, MOST_CHUNKS
 from delta_core.pool.processes import pack, unpack
 from delta_core.tokenizer import _SPARSE, SEGMENT
@@ -44,31 +44,22 @@ class Costs:
 def measure(bench: Bench, fleet: Fleet, rounds: int = 5) -> Costs:
     """Least CPU time of a few rounds each. About a second with a fast encoder, ten with the reference."""
     tok, _ = bench.tokenizer()
-    rules, encoder, name = tok._rules, tok._encoder, tok._encoder.name
-    segment = SEGMENT * _SPARSE.get(name, 1)
+    rules, encoder = tok._rules, tok._encoder
+    segment = SEGMENT * _SPARSE.get(encoder.name, 1)
     chunk = Stretch(fleet.corpus, 0, CHUNK)
     kilo = CHUNK / 1000
-    inside = [0.0]
-
-    def timed(segments: list[str]) -> list[list[int]]:
-        began = time.process_time()
-        try:
-            return encoder.encode_segments(segments)
-        finally:
-            inside[0] = time.process_time() - began
-
+    cuts = rules.cuts(chunk.text, 0, CHUNK, segment)
+    edges = [0, *(cut.position for cut in cuts), CHUNK]
+    segments = [chunk.text[a:b] for a, b in pairwise(edges)]
     free, locked, unpacking = math.inf, math.inf, math.inf
     for _ in range(rounds):
         began = time.process_time()
-        (encoded,) = encode_stretches(rules, timed, [chunk], segment)
+        encoded = encode_stretch(rules, encoder, chunk, segment)
         whole = time.process_time() - began
-        # What fast encoders spend on making lists is under the lock, too; about as much as reading them again.
         began = time.process_time()
-        container(list(encoded.ids), list)
-        lists = (time.process_time() - began) if name != "reference" else 0.0
-        if whole < free + locked:
-            free = max(0.0, inside[0] - lists)
-            locked = whole - free
+        encoder.encode_flat(segments, array)  # nearly all of it without the lock
+        free = min(free, time.process_time() - began)
+        locked = min(locked, max(0.0, whole - free))
         message = bytearray(pack(encoded))
         began = time.process_time()
         unpack(message, list)

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..admission.frozen import Frozen
-from ..ids import Kind, container
+from ..ids import Kind, from_numbers
 from ..splice import Checkpoints
-from .chunks import Encoded, Stretch, encode_stretches
+from .chunks import Encoded, Stretch, encode_stretch
 from .workers import CAPACITY, DEADLINE, WorkerDied, WorkerPool, cores
 
 START_TIMEOUT = 60.0  # seconds until a new process must be ready
@@ -163,7 +163,7 @@ def unpack(message: bytearray, kind: Kind) -> Encoded:
     count, checkpoints = _REPLY.unpack_from(message, 1)
     at = 1 + _REPLY.size
     numbers = np.frombuffer(message, "<u4", count, at)
-    ids = container(numbers.tolist(), list) if kind is list else array("q", numbers.astype(np.int64).tobytes())
+    ids = from_numbers(numbers, kind)
     at += 4 * count
     result = Checkpoints()
     for into in (result.positions, result.tokens, result.extents):
@@ -227,7 +227,7 @@ def serve(descriptor: int, parent: int) -> None:
             tail = array("I", bytes(message[4 : 4 + 4 * tails]))
             text = message[4 + 4 * tails :].decode()
             stretch = Stretch(text, 0, len(text), tuple(tail), array)
-            answer = pack(encode_stretches(rules, encoder.encode_segments, [stretch], setup.segment)[0])
+            answer = pack(encode_stretch(rules, encoder, stretch, setup.segment))
         except BaseException as error:  # noqa: BLE001 - panics, too; the parent encodes it and finds out
             answer = b"\1" + type(error).__name__.encode()
         _send(sock, answer)
