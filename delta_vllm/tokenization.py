@@ -117,7 +117,7 @@ class PromptTokenizer:
         if not isinstance(kwargs.get("add_special_tokens"), bool):
             return Reason.OFFSETS
         # Asked here, too, because DeltaTokenizer's own stock path asks the backend, and vLLM's asks copies of it.
-        return self.delta._refusal(text)
+        return self.delta.refusal(text)
 
     def _note(self, reason: Reason, detail: str = "") -> None:
         if self.delta.fallback(reason):
