@@ -500,7 +500,8 @@ class Tests:
             reuse(self.report, server, "qwen3")
             counts = metrics(server)
             faults = {name for name, n in counts.items() if name.startswith("fallbacks_total") and n}
-            self.report.equal("fallbacks", faults, {'fallbacks_total{reason="bad_text"}'})
+            # Lone surrogates come this far only where the server's JSON parser lets them through.
+            self.report.check("no other fallbacks", faults <= {'fallbacks_total{reason="bad_text"}'}, faults)
             self.report.equal(
                 "admitted", [v for k, v in counts.items() if k.startswith('admitted{config="qwen3"')], [1.0]
             )
