@@ -127,13 +127,9 @@ class CutRules:
         known = self._memo.get
         while position >= low:
             pair = text[position - 1 : position + 1]
-            safe = known(pair)
-            if safe is None:
-                safe = self.r2(pair)
-            if safe:
-                return Cut(position, 1, 1)
-            if pair[1] in self._starts or pair[0] in self._ends:
-                cut = self.r1(text, position)
+            # Most positions are no cut, and these looks say so without a call: no R2, and no added token's edge.
+            if known(pair) is not False or pair[1] in self._starts or pair[0] in self._ends:
+                cut = self.at(text, position)
                 if cut is not None:
                     return cut
             position -= 1
