@@ -30,14 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from e2e.harness import Server, chat_messages, free_port, session_turns
+from e2e.vllm import ENVIRONMENT
 
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-}
 ON = {"DELTA_TOKENIZER": "1"}
 WAYS: dict[str, dict[str, str]] = {
     "stock": {},
