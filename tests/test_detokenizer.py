@@ -13,8 +13,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from delta_core.detokenize import REACH, exact_tail, unproven
 
-REAL = ("qwen3", "llama3_1", "deepseek_v3", "gpt_oss", "kimi_k3")
-SYNTHETIC = ("qwen3", "llama3_1", "deepseek_v3", "gpt2")
+REAL = ("qwen3", "llama3_1", "deepseek_v3", "gpt_oss", "deepseek_v4")  # no registry ships kimi_k3
+SYNTHETIC = ("qwen3", "llama3_1", "deepseek_v3", "kimi_k3", "gpt2")
 TEXTS = (
     "plain words, ",
     "def f(x):\n    return x\n",
