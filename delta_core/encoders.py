@@ -43,7 +43,7 @@ class Encoder(Protocol):
 
 
 def _flat(parts: Sequence[list[int]], kind: Kind) -> tuple[Ids, list[int]]:
-    return container(chain.from_iterable(parts), kind), list(accumulate(map(len, parts)))
+    return container(list(chain.from_iterable(parts)), kind), list(accumulate(map(len, parts)))
 
 
 class ReferenceEncoder:
@@ -107,6 +107,8 @@ class FastokensEncoder:
         return [ids[a:b] for a, b in pairwise(ends)]
 
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        if len(segments) <= 16:
+            return _flat(self.encode_segments(segments), kind)
         flat, offsets = self._tokenizer.encode_batch_flat(list(segments), add_special_tokens=False)
         return from_numbers(np.frombuffer(flat, "<u4"), kind), np.frombuffer(offsets, "<u8")[1:].tolist()
 

@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import tokenizers
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from .errors import Reason
 
@@ -18,7 +19,7 @@ from .errors import Reason
 _WATCH = 256
 
 # What the library lets anyone set on a live BPE model, and what changes its IDs.
-_MODEL_FLAGS = (
+_BPE_FLAGS = attrgetter(
     "dropout",
     "unk_token",
     "continuing_subword_prefix",
@@ -26,6 +27,9 @@ _MODEL_FLAGS = (
     "fuse_unk",
     "byte_fallback",
     "ignore_merges",
+)
+_SETTINGS = attrgetter(
+    "truncation", "padding", "encode_special_tokens", "model", "normalizer", "pre_tokenizer", "post_processor"
 )
 
 
@@ -145,18 +149,15 @@ class Reference:
         return None
 
     def _cheap_state(self) -> tuple[object, ...]:
-        b = self.backend
-        model = b.model
+        truncation, padding, special, model, *parts = _SETTINGS(self.backend)
         return (
-            b.truncation,
-            b.padding,
-            b.encode_special_tokens,
-            b.id_to_token(self._next_id),
-            _state_of(b.normalizer),
-            _state_of(b.pre_tokenizer),
-            _state_of(b.post_processor),
+            truncation,
+            padding,
+            special,
             type(model),
-            *(getattr(model, flag, None) for flag in _MODEL_FLAGS),
+            _BPE_FLAGS(model) if type(model) is models.BPE else None,
+            self.backend.id_to_token(self._next_id),
+            *[None if part is None else part.__getstate__() for part in parts],
         )
 
     def _added_tokens(self) -> list[tuple[object, ...]]:
@@ -173,7 +174,3 @@ class Reference:
     def _first_free_id(self) -> int:
         vocab = self.backend.get_vocab(with_added_tokens=True)
         return max(vocab.values(), default=-1) + 1
-
-
-def _state_of(part: Any) -> bytes | None:
-    return None if part is None else part.__getstate__()

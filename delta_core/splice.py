@@ -15,7 +15,6 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -29,8 +28,9 @@ _ANCHOR = 48  # characters searched for
 _ANCHOR_STEPS = (0, 64, 512, 4096, 32768)  # how far into a hole anchors are taken
 _MAX_BLOCKS = 8  # common blocks in one plan
 
-# Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there.
-TAIL = (64, 16)
+# Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there. A
+# generation prompt with an open think block, which the next turn replaces, is as long.
+TAIL = (32,)
 
 
 class Checkpoints:
@@ -78,11 +78,10 @@ class Checkpoints:
         return index
 
     def bytes(self) -> int:
-        return sum(sys.getsizeof(a) for a in (self.positions, self.tokens, self.extents))
+        return sys.getsizeof(self.positions) + sys.getsizeof(self.tokens) + sys.getsizeof(self.extents)
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(NamedTuple):
     """One text with its IDs (no special tokens of the post-processor) and its checkpoints. Immutable once stored."""
 
     text: str

@@ -14,9 +14,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
+from typing import NamedTuple
 
 from .lookup import PrefixIndex
 from .splice import Transcript
@@ -53,12 +53,15 @@ class Branch:
     def put(self, transcript: Transcript, digests: tuple[bytes, ...]) -> None:
         self.transcript = transcript
         self.digests = digests
-        self.short = len(transcript.text) <= _SHORT
+        self.short = _short(transcript)
         self.bytes = transcript.bytes() + _BRANCH_BYTES + len(digests) * PrefixIndex.ENTRY_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+def _short(transcript: Transcript) -> bool:
+    return len(transcript.text) <= _SHORT
+
+
+class Origin(NamedTuple):
     """Where a new transcript was spliced from.
 
     branch, transcript: the branch, and its transcript at the time.
@@ -103,11 +106,12 @@ class SessionStore:
 
         kind: what IDs are kept as. Lists and arrays share nothing, either: converting one costs more than keeping both.
         """
-        space = self._digest(kind.__name__.encode(), namespace)
+        person = kind.__name__.encode()
+        space = person if namespace is None else self._digest(person, namespace)
         return space, None if session is None else self._digest(b"session", session, space)
 
-    def _digest(self, person: bytes, name: str | None, salt: bytes = b"") -> bytes:
-        raw = b"" if name is None else b"=" + str(name).encode("utf-8", "surrogatepass")
+    def _digest(self, person: bytes, name: str, salt: bytes = b"") -> bytes:
+        raw = str(name).encode("utf-8", "surrogatepass")
         return blake2b(raw, digest_size=16, key=self._secret, person=person, salt=salt).digest()
 
     def of_key(self, key: bytes | None) -> list[Branch]:
@@ -161,46 +165,50 @@ class SessionStore:
             return
         known, same = (origin.branch.digests, origin.prefix) if origin is not None else ((), 0)
         digests = self._index.digests(namespace, transcript.text, known, same)
-        branch = Branch(namespace, key, transcript, digests)
-        if branch.bytes > self.budget:
-            return
         if origin is not None:
             with self._lock:
-                if self._continue(origin, key, branch):
-                    self._trim()
+                if self._continue(origin, key, transcript, digests):
                     return
         # A line of its own gets lists of its own: those of its origin will grow, and be counted, with the origin.
-        branch.put(replace(transcript, ids=transcript.ids.own(transcript.settled)), digests)
-        with self._lock:
-            self._insert(branch)
-            self._trim()
+        branch = Branch(namespace, key, transcript._replace(ids=transcript.ids.own(transcript.settled)), digests)
+        if branch.bytes <= self.budget:
+            with self._lock:
+                self._insert(branch)
+                self._trim()
 
     def _trim(self) -> None:
         while self._bytes > self.budget:
             self._drop(next(iter(self._branches.values())))
             self.evictions += 1
 
-    def _continue(self, origin: Origin, key: bytes | None, new: Branch) -> bool:
+    def _continue(
+        self, origin: Origin, key: bytes | None, transcript: Transcript, digests: tuple[bytes, ...]
+    ) -> bool:
         """Put the new transcript into the branch it continues; False when it is a line of its own."""
         branch = origin.branch
         if (
             origin.lost > _CONTINUES
             or branch.key != key
-            or branch.short != new.short
+            or branch.short != _short(transcript)
             or branch.transcript is not origin.transcript  # another thread continued it first
             or id(branch) not in self._branches
         ):
             return False
         # Most windows lie in the common prefix and stay in the index as they are.
-        if branch.digests != new.digests:
-            before, after = set(branch.digests), set(new.digests)
+        if branch.digests != digests:
+            before, after = set(branch.digests), set(digests)
             self._index.remove(branch, before - after)
             self._index.add(branch, after - before)
         self._bytes -= branch.bytes
-        new.transcript.ids.settle(new.transcript.settled)
-        branch.put(new.transcript, new.digests)
+        transcript.ids.settle(transcript.settled)
+        branch.put(transcript, digests)
         self._bytes += branch.bytes
-        self._touch(branch)
+        if branch.bytes > self.budget:  # it alone, nothing else has to go
+            self._drop(branch)
+            self.evictions += 1
+        else:
+            self._touch(branch)
+            self._trim()
         return True
 
     def _insert(self, branch: Branch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -20,10 +20,10 @@ from .admission.admit import admit
 from .admission.frozen import Frozen
 from .admission.sections import Mismatch
 from .context import current
-from .cuts import Cut, CutRules
+from .cuts import CutRules
 from .encoders import Encoder, ReferenceEncoder, choose, version_of
 from .errors import Reason
-from .ids import IdList, Kind, Part, container
+from .ids import IdList, Ids, Kind, Part, container
 from .metrics import Counters, Prometheus, Stats
 from .pool import (
     DIVIDE_FROM,
@@ -35,7 +35,6 @@ from .pool import (
     WorkerPool,
     divide,
     encode_stretch,
-    encode_stretches,
 )
 from .pool.workers import thread_pool
 from .reference import Reference, UnsupportedTokenizer, backend_of
@@ -53,19 +52,18 @@ from .store import DEFAULT_BUDGET, MIN_REMEMBERED, Branch, Origin, SessionStore
 
 log = logging.getLogger("delta_core")
 
-# Characters between checkpoints. Smaller means less to encode again around an edit, larger means less work on cold
+# Characters between checkpoints. Smaller means less to encode again around an edit, larger means less work on new
 # text; at 256 the checkpoints cost 2% of the IDs' memory.
 SEGMENT = 256
+# They stand this many times farther apart where a character costs little: finding the cuts would cost more than the
+# encoder, and what an edit encodes again costs next to nothing.
+SPARSE = {"fastokens": 4, "gigatoken": 4}
 # A stored text that leaves no more than this to encode (characters) is taken without looking for a better one.
 _CLOSE = 4096
 # What may be encoded on an event loop (characters): about 2 ms.
 _INLINE = {"reference": 4096, "fastokens": 65536}
 # First guess of what a character costs, cutting and building lists included (ms); the pool corrects it.
 _COST = {"reference": 1e-3, "fastokens": 5e-5, "gigatoken": 1e-4}
-# Checkpoints of cold text stand this many times farther apart where a character costs little: finding the cuts would
-# cost more than the encoder, and what an edit encodes again costs next to nothing.
-_SPARSE = {"fastokens": 4, "gigatoken": 4}
-
 
 # Where a text is looked for: under its key and by content, under its key alone, nowhere.
 POLICIES = ("content", "keyed", "off")
@@ -91,22 +89,12 @@ class Admission:
     note: str | None
 
 
-class _Gap(NamedTuple):
-    """A stretch of the text that no stored IDs cover, in characters.
-
-    cut: the cut at its start, where a longer gap was divided for the pool.
-    """
-
-    start: int
-    end: int
-    cut: Cut | None = None
-
-
 @dataclass(slots=True)
 class _Job:
     """One request after the look-up: what is taken over, and what is still to be encoded.
 
-    steps: what covers the text, in order. kind: what the caller wants, list or array.
+    steps: what covers the text, in order; stretches are gaps that no stored IDs cover. pending: characters of these.
+    kind: what the caller wants, list or array.
     """
 
     text: str
@@ -114,36 +102,22 @@ class _Job:
     namespace: bytes
     key: bytes | None
     origin: Origin | None
-    steps: list[Reuse | _Gap]
-
-    @property
-    def pending(self) -> int:
-        """Characters to encode."""
-        return sum(step.end - step.start for step in self.steps if type(step) is _Gap)
+    steps: list[Reuse | Stretch]
+    pending: int
 
     @property
     def stretches(self) -> list[Stretch]:
-        """The gaps as work for an encoder."""
-        text, size = self.text, len(self.text)
-        tail = TAIL if size >= MIN_REMEMBERED else ()
-        return [
-            Stretch(text, step.start, step.end, tail if step.end == size else (), self.kind)
-            for step in self.steps
-            if type(step) is _Gap
-        ]
+        return [step for step in self.steps if type(step) is Stretch]
 
     def divide(self, rules: CutRules, most: int) -> None:
         """Divide long gaps into chunks, `most` at most each."""
-        steps: list[Reuse | _Gap] = []
+        steps: list[Reuse | Stretch] = []
         for step in self.steps:
-            if type(step) is _Gap:
-                at, cut = step.start, step.cut
+            if type(step) is Stretch:
                 for inner in divide(rules, self.text, step.start, step.end, most):
-                    steps.append(_Gap(at, inner.position, cut))
-                    at, cut = inner.position, inner
-                steps.append(_Gap(at, step.end, cut))
-            else:
-                steps.append(step)
+                    steps.append(step._replace(end=inner.position, tail=()))
+                    step = step._replace(start=inner.position, cut=inner)
+            steps.append(step)
         self.steps = steps
 
 
@@ -330,25 +304,28 @@ class DeltaTokenizer:
     def _look_up(self, text: str, kind: Kind, session: str | None, namespace: str | None) -> _Job:
         if type(text) is not str:
             text = str.__str__(text)[:]  # a subclass may compare and slice as it likes; it is not kept
+        size = len(text)
+        if size < MIN_REMEMBERED:
+            return _Job(text, kind, b"", None, None, [Stretch(text, 0, size, (), kind)], size)
         here, salt = current()
         space, key = self._store.name(
             salt if namespace is None else namespace, here if session is None else session, kind
         )
-        found = self._find(space, key, text) if len(text) >= MIN_REMEMBERED else None
+        found = self._find(space, key, text)
         if found is None:
-            return _Job(text, kind, space, key, None, [_Gap(0, len(text))])
+            return _Job(text, kind, space, key, None, [Stretch(text, 0, size, TAIL, kind)], size)
         branch, old, prefix = found
-        steps: list[Reuse | _Gap] = []
-        at, kept = 0, 0
+        steps: list[Reuse | Stretch] = []
+        at = kept = 0
         for block in plan(old, text, common_blocks(old.text, text, prefix)):
             if block.start > at:
-                steps.append(_Gap(at, block.start))
+                steps.append(Stretch(text, at, block.start, (), kind))
             steps.append(block)
             at = block.end
             kept += block.end - block.start
-        if at < len(text):
-            steps.append(_Gap(at, len(text)))
-        return _Job(text, kind, space, key, Origin(branch, old, prefix, len(old.text) - kept), steps)
+        if at < size:
+            steps.append(Stretch(text, at, size, TAIL, kind))
+        return _Job(text, kind, space, key, Origin(branch, old, prefix, len(old.text) - kept), steps, size - kept)
 
     def _find(self, namespace: bytes, key: bytes | None, text: str) -> tuple[Branch, Transcript, int] | None:
         """The stored transcript that shares the longest prefix with the text: of the key's own, else by content."""
@@ -383,24 +360,21 @@ class DeltaTokenizer:
     def _finish(self, job: _Job, special: bool, encoded: Sequence[Encoded] | None = None) -> Any:
         """Encode the gaps, unless the pool did, put the IDs together, remember the text."""
         text, kind = job.text, job.kind
-        if encoded is None:
-            segment = SEGMENT if len(text) >= MIN_REMEMBERED else MIN_REMEMBERED
-            encoded = encode_stretches(self._rules, self._encode_segments, job.stretches, segment)
-
+        segment = SEGMENT * SPARSE.get(self._encoder.name, 1) if len(text) >= MIN_REMEMBERED else MIN_REMEMBERED
         checkpoints = Checkpoints()
         parts: list[Part] = []
         tokens = reused = 0
-        gaps = iter(encoded)
+        gaps = None if encoded is None else iter(encoded)
         for step in job.steps:
-            if type(step) is _Gap:
-                fresh = next(gaps)
+            if type(step) is Stretch:
+                fresh = encode_stretch(self._rules, self._encode_flat, step, segment) if gaps is None else next(gaps)
                 if step.cut is not None:
                     checkpoints.append(step.cut, tokens)
                 checkpoints.extend_from(fresh.checkpoints, 0, len(fresh.checkpoints) - 1, step.start, tokens)
                 parts.append((fresh.ids, 0, len(fresh.ids)))
                 tokens += len(fresh.ids)
             else:
-                assert isinstance(step, Reuse) and job.origin is not None
+                assert type(step) is Reuse and job.origin is not None
                 old = job.origin.transcript
                 first = max(step.first, 0)
                 if len(checkpoints) and first <= step.last and step.first >= 0:
@@ -421,14 +395,14 @@ class DeltaTokenizer:
             result[:0] = container(self._affixes.prefix, kind)
         return result
 
-    def _encode_segments(self, segments: list[str]) -> list[list[int]]:
+    def _encode_flat(self, segments: list[str], kind: Kind) -> tuple[Ids, list[int]]:
         try:
-            return self._encoder.encode_segments(segments)
+            return self._encoder.encode_flat(segments, kind)
         except BaseException as error:
             # A panic in Rust is a BaseException, and no reason to fail a request that the reference can serve.
             if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
                 raise
-            result = self._fallback_encoder.encode_segments(segments)
+            result = self._fallback_encoder.encode_flat(segments, kind)
             if self._counters.fallback(Reason.ENCODER_FAILED):
                 log.warning("%s failed (%s): reference instead", self._encoder.name, type(error).__name__)
             return result
@@ -451,7 +425,7 @@ class DeltaTokenizer:
 
     def _stock(self, text: Any, kind: Kind, special: bool, reason: Reason | None) -> Any:
         ids = self._stock_ids(text, special, reason)
-        return container(ids, kind)
+        return ids if kind is list else array("q", ids)
 
     def _stock_ids(self, text: Any, add_special_tokens: bool, reason: Reason | None) -> list[int]:
         assert reason is not None
@@ -488,10 +462,10 @@ class DeltaTokenizer:
         with self._pool_lock:
             if self._pool is None:
                 # The pool's threads must not keep this object.
-                rules, encoder, name = self._rules, self._encoder, self._encoder.name
-                segment = SEGMENT * _SPARSE.get(name, 1)
+                rules, encode, name = self._rules, self._encoder.encode_flat, self._encoder.name
+                segment = SEGMENT * SPARSE.get(name, 1)
                 self._pool = thread_pool(
-                    lambda stretch: encode_stretch(rules, encoder, stretch, segment),
+                    lambda stretch: encode_stretch(rules, encode, stretch, segment),
                     _COST.get(name, _COST["reference"]),
                 )
             return self._pool

@@ -43,8 +43,8 @@ def tokenizer(synthetic: Callable[..., Subject], small_chunks: None) -> Callable
 
 
 def encoder_of(tok: DeltaTokenizer) -> Callable[[Stretch], Encoded]:
-    rules, encoder = tok._rules, tok._encoder
-    return lambda stretch: encode_stretch(rules, encoder, stretch, 64)
+    rules, encode = tok._rules, tok._encoder.encode_flat
+    return lambda stretch: encode_stretch(rules, encode, stretch, 64)
 
 
 def want(subject: Subject, text: str) -> list[int]:

@@ -36,7 +36,7 @@ class Recording:
 
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
         parts = self.encode_segments(segments)
-        return container((i for part in parts for i in part), kind), list(accumulate(map(len, parts)))
+        return container([i for part in parts for i in part], kind), list(accumulate(map(len, parts)))
 
 
 class Failing:

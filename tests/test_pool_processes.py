@@ -19,7 +19,8 @@ import pytest
 from conftest import Subject
 
 from delta_core.cuts import Cut
-from delta_core.pool import Encoded, PoolClosed, Stretch, WorkerDied, WorkerPool, encode_stretches, processes
+from delta_core.encoders import ReferenceEncoder
+from delta_core.pool import Encoded, PoolClosed, Stretch, WorkerDied, WorkerPool, encode_stretch, processes
 from delta_core.pool.processes import ProcessWorker, Setup, pack, process_pool, unpack
 from delta_core.pool.workers import DeadlineExceeded, EncodingFailed
 from delta_core.splice import Checkpoints
@@ -101,7 +102,7 @@ def crew_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Crew]]:
 def expected(subject: Subject, piece: Stretch) -> Encoded:
     reference = subject.tok._reference
     assert reference is not None
-    return encode_stretches(subject.tok._rules, reference.encode_segments, [piece], SEGMENT)[0]
+    return encode_stretch(subject.tok._rules, ReferenceEncoder(reference).encode_flat, piece, SEGMENT)
 
 
 def same(a: Encoded, b: Encoded) -> bool:

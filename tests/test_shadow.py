@@ -41,12 +41,16 @@ def test_a_caller_that_changes_its_list_does_not_fool_the_check(synthetic: Calla
     assert tok.stats().shadow == {"same": 1}
 
 
+def _spoiled(ids: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
+    return [*ids[:-1], 7], ends
+
+
 def test_a_difference_opens_the_circuit(
     synthetic: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tok, live = shadowed(synthetic("qwen3"))
-    honest = tok._encode_segments
-    monkeypatch.setattr(tok, "_encode_segments", lambda segments: [[*ids[:-1], 7] for ids in honest(segments)])
+    honest = tok._encode_flat
+    monkeypatch.setattr(tok, "_encode_flat", lambda segments, kind: _spoiled(*honest(segments, kind)))
     with caplog.at_level(logging.WARNING, "delta_core"):
         assert tok.encode(LONG * 40, session="s") != ids_of(live, LONG * 40)  # the planted fault
         drain(tok)

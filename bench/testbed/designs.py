@@ -14,7 +14,7 @@ from delta_core.admission.frozen import load_frozen
 from delta_core.encoders import FastokensEncoder
 from delta_core.pool import Encoded, Request, Stretch, WorkerPool, encode_stretch, thread_pool
 from delta_core.pool.processes import Setup, process_pool
-from delta_core.tokenizer import _COST, _SPARSE, SEGMENT
+from delta_core.tokenizer import _COST, SEGMENT, SPARSE
 
 from .load import Arrival
 
@@ -121,17 +121,17 @@ class Bench:
         return tok, live
 
     def threads(self, tok: DeltaTokenizer, workers: int, aging: float = 1.0) -> WorkerPool:
-        rules, encoder, name = tok._rules, tok._encoder, tok._encoder.name
-        segment = SEGMENT * _SPARSE.get(name, 1)
+        rules, encode, name = tok._rules, tok._encoder.encode_flat, tok._encoder.name
+        segment = SEGMENT * SPARSE.get(name, 1)
 
         def one(stretch: Stretch) -> Encoded:
-            return encode_stretch(rules, encoder, stretch, segment)
+            return encode_stretch(rules, encode, stretch, segment)
 
         return thread_pool(one, _COST[name], workers=workers, aging=aging)
 
     def processes(self, tok: DeltaTokenizer, live: Tokenizer) -> WorkerPool:
         name = tok.admission.encoder
-        setup = Setup(live.to_str(), load_frozen(tok.admission.config or ""), name, SEGMENT * _SPARSE.get(name, 1))
+        setup = Setup(live.to_str(), load_frozen(tok.admission.config or ""), name, SEGMENT * SPARSE.get(name, 1))
         pool = process_pool(setup, _COST[name], workers=self.workers)
         if not pool.wait_ready(60.0):
             raise RuntimeError("the worker processes did not start")

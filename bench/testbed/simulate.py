@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 
-from delta_core.pool import DIVIDE_FROM, Stretch, encode_stretch, encode_stretches
+from delta_core.pool import DIVIDE_FROM, Stretch, encode_stretch
 from delta_core.pool.chunks import CHUNK, MOST_CHUNKS
 from delta_core.pool.processes import pack, unpack
-from delta_core.tokenizer import _SPARSE, SEGMENT
+from delta_core.tokenizer import SEGMENT, SPARSE
 
 from ..measure import p99
 from .designs import Bench
@@ -45,7 +45,7 @@ def measure(bench: Bench, fleet: Fleet, rounds: int = 5) -> Costs:
     """Least CPU time of a few rounds each. About a second with a fast encoder, ten with the reference."""
     tok, _ = bench.tokenizer()
     rules, encoder = tok._rules, tok._encoder
-    segment = SEGMENT * _SPARSE.get(encoder.name, 1)
+    segment = SEGMENT * SPARSE.get(encoder.name, 1)
     chunk = Stretch(fleet.corpus, 0, CHUNK)
     kilo = CHUNK / 1000
     cuts = rules.cuts(chunk.text, 0, CHUNK, segment)
@@ -54,7 +54,7 @@ def measure(bench: Bench, fleet: Fleet, rounds: int = 5) -> Costs:
     free, locked, unpacking = math.inf, math.inf, math.inf
     for _ in range(rounds):
         began = time.process_time()
-        encoded = encode_stretch(rules, encoder, chunk, segment)
+        encoded = encode_stretch(rules, encoder.encode_flat, chunk, segment)
         whole = time.process_time() - began
         began = time.process_time()
         encoder.encode_flat(segments, array)  # nearly all of it without the lock
@@ -74,7 +74,7 @@ def measure(bench: Bench, fleet: Fleet, rounds: int = 5) -> Costs:
             tok.encode(turn, session=session, namespace=session)
             appends.append(time.process_time() - began)
     job = tok._look_up("x" + fleet.corpus[:DIVIDE_FROM], list, None, None)
-    done = encode_stretches(rules, encoder.encode_segments, job.stretches, segment)
+    done = [encode_stretch(rules, encoder.encode_flat, stretch, segment) for stretch in job.stretches]
     began = time.process_time()
     tok._finish(job, False, done)
     finish = time.process_time() - began

@@ -1,6 +1,6 @@
 """Workers for cold text: a queue, threads or processes behind it, and the chunks they encode."""
 
-from .chunks import DIVIDE_FROM, Encoded, Stretch, divide, encode_stretch, encode_stretches
+from .chunks import DIVIDE_FROM, Encoded, Stretch, divide, encode_stretch
 from .queueing import Estimator, PoolClosed, PoolError, PoolFull, TaskQueue
 from .workers import DEADLINE, Request, ThreadWorker, WorkerDied, WorkerPool, thread_pool
 
@@ -20,6 +20,5 @@ __all__ = [
     "WorkerPool",
     "divide",
     "encode_stretch",
-    "encode_stretches",
     "thread_pool",
 ]

@@ -6,13 +6,12 @@ in the whole text, and every cut found inside it is a cut of the whole text, too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..cuts import Cut, CutRules
-from ..encoders import Encoder
-from ..ids import Ids, Kind, container
+from ..ids import Ids, Kind
 from ..splice import Checkpoints
 
 CHUNK = 65536  # characters; long enough that handing it over costs nothing beside encoding it
@@ -22,13 +21,16 @@ MOST_CHUNKS = 16
 # to MOST_CHUNKS * BACK looks, about 2 ms, in text without any cut; there the chunk just gets longer.
 BACK = 1024
 
+# An encoder's `encode_flat`.
+Encode = Callable[[list[str], Kind], tuple[Ids, list[int]]]
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+
+class Stretch(NamedTuple):
     """text[start:end] as work for one worker; both are locally safe cuts or ends of the text.
 
     tail: distances from `end`, descending, at which checkpoints are wanted beside the regular ones.
     kind: what the IDs are wanted as, list or array.
+    cut: the cut at `start`, where a longer stretch was divided.
     """
 
     text: str
@@ -36,10 +38,10 @@ class Stretch:
     end: int
     tail: tuple[int, ...] = ()
     kind: Kind = list
+    cut: Cut | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """What encoding a stretch gives: its IDs, and checkpoints at its inner cuts, counted from the stretch's start."""
 
     ids: Ids
@@ -64,47 +66,16 @@ def divide(rules: CutRules, text: str, start: int, end: int, most: int) -> list[
     return found
 
 
-def encode_stretch(rules: CutRules, encoder: Encoder, stretch: Stretch, segment: int) -> Encoded:
-    """Cut one stretch into segments of about `segment` characters and encode it. Raises what the encoder raises.
+def encode_stretch(rules: CutRules, encode: Encode, stretch: Stretch, segment: int) -> Encoded:
+    """Cut one stretch into segments of about `segment` characters and encode it. Raises what `encode` raises.
 
-    As encode_stretches, for many segments: no object is made for each of them. Of 64K characters that a fast encoder
-    does in 1 ms, the interpreter is held for another 1 ms.
+    Of 64K characters that a fast encoder does in 1 ms, the interpreter is held for another 1 ms.
     """
     text, start, end = stretch.text, stretch.start, stretch.end
-    cuts = rules.cuts(text, start, end, segment, stretch.tail)
-    edges = [start, *(cut.position for cut in cuts), end]
-    ids, ends = encoder.encode_flat([text[a:b] for a, b in pairwise(edges)], stretch.kind)
     checkpoints = Checkpoints()
+    cuts = rules.cuts(text, start, end, segment, stretch.tail)
+    edges = [start, *[cut.position for cut in cuts], end]
+    ids, ends = encode([text[a:b] for a, b in pairwise(edges)], stretch.kind)
     for cut, tokens in zip(cuts, ends, strict=False):  # the last segment ends at no inner cut
         checkpoints.append(Cut(cut.position - start, cut.left, cut.right), tokens)
     return Encoded(ids, checkpoints)
-
-
-def encode_stretches(
-    rules: CutRules, encode: Callable[[list[str]], list[list[int]]], stretches: Sequence[Stretch], segment: int
-) -> list[Encoded]:
-    """Cut stretches into segments of about `segment` characters and encode all of them in one call.
-
-    encode: IDs of each segment; what it raises is raised.
-    """
-    inner: list[list[Cut]] = []
-    segments: list[str] = []
-    for stretch in stretches:
-        text, at = stretch.text, stretch.start
-        cuts = rules.cuts(text, at, stretch.end, segment, stretch.tail)
-        for cut in cuts:
-            segments.append(text[at : cut.position])
-            at = cut.position
-        segments.append(text[at : stretch.end])
-        inner.append(cuts)
-    encoded = iter(encode(segments) if segments else ())
-    result = []
-    for stretch, cuts in zip(stretches, inner, strict=True):
-        ids: list[int] = []
-        checkpoints = Checkpoints()
-        for cut in cuts:
-            ids += next(encoded)
-            checkpoints.append(Cut(cut.position - stretch.start, cut.left, cut.right), len(ids))
-        ids += next(encoded)
-        result.append(Encoded(container(ids, stretch.kind), checkpoints))
-    return result

@@ -227,7 +227,7 @@ def serve(descriptor: int, parent: int) -> None:
             tail = array("I", bytes(message[4 : 4 + 4 * tails]))
             text = message[4 + 4 * tails :].decode()
             stretch = Stretch(text, 0, len(text), tuple(tail), array)
-            answer = pack(encode_stretch(rules, encoder, stretch, setup.segment))
+            answer = pack(encode_stretch(rules, encoder.encode_flat, stretch, setup.segment))
         except BaseException as error:  # noqa: BLE001 - panics, too; the parent encodes it and finds out
             answer = b"\1" + type(error).__name__.encode()
         _send(sock, answer)

@@ -13,12 +13,12 @@ from .. import lookup, splice, store, tokenizer
 def dense() -> Iterator[None]:
     """A checkpoint at every safe position, short texts remembered and indexed. For the whole process.
 
-    As shipped, checkpoints stand 256 characters apart; a wrong one is met seldom. Here each position that the rules
-    call safe is one, and the text between two of them is encoded on its own.
+    As shipped, checkpoints stand 256 characters apart and more; a wrong one is met seldom. Here each position that the
+    rules call safe is one, and the text between two of them is encoded on its own.
     """
     with ExitStack() as stack:
         for module, values in (
-            (tokenizer, {"SEGMENT": 1, "TAIL": (), "MIN_REMEMBERED": 1}),
+            (tokenizer, {"SEGMENT": 1, "SPARSE": {}, "TAIL": (), "MIN_REMEMBERED": 1}),
             (store, {"MIN_REMEMBERED": 1}),
             (splice, {"_REALIGN_FROM": 12, "_ANCHOR": 4, "_ANCHOR_STEPS": (0, 3, 11)}),
             (lookup, {"_WINDOW": 8, "_POSITIONS": tuple(range(8, 4096, 24))}),
