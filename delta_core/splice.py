@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from .cuts import Cut
 from .ids import IdList
 
@@ -27,6 +29,7 @@ _REALIGN_FROM = 512
 _ANCHOR = 48  # characters searched for
 _ANCHOR_STEPS = (0, 64, 512, 4096, 32768)  # how far into a hole anchors are taken
 _MAX_BLOCKS = 8  # common blocks in one plan
+_COMPARED = 1 << 14  # characters compared in one step
 
 # Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there. A
 # generation prompt with an open think block, which the next turn replaces, is as long.
@@ -53,14 +56,8 @@ class Checkpoints:
 
     def extend_from(self, other: Checkpoints, first: int, last: int, shift: int, token_shift: int) -> None:
         """Take over other[first:last+1], moved by `shift` characters and `token_shift` tokens."""
-        if shift == 0:
-            self.positions += other.positions[first : last + 1]
-        else:
-            self.positions.extend([p + shift for p in other.positions[first : last + 1]])
-        if token_shift == 0:
-            self.tokens += other.tokens[first : last + 1]
-        else:
-            self.tokens.extend([t + token_shift for t in other.tokens[first : last + 1]])
+        self.positions += _moved(other.positions[first : last + 1], shift)
+        self.tokens += _moved(other.tokens[first : last + 1], token_shift)
         self.extents += other.extents[first : last + 1]
 
     def first_inside(self, start: int) -> int:
@@ -79,6 +76,15 @@ class Checkpoints:
 
     def bytes(self) -> int:
         return sys.getsizeof(self.positions) + sys.getsizeof(self.tokens) + sys.getsizeof(self.extents)
+
+
+def _moved(numbers: array[int], shift: int) -> array[int]:
+    """The numbers, all of them `shift` larger."""
+    if shift == 0:
+        return numbers
+    if len(numbers) < 16:
+        return array("I", [n + shift for n in numbers])
+    return array("I", (np.frombuffer(numbers, np.uint32).astype(np.int64) + shift).astype(np.uint32).tobytes())
 
 
 class Transcript(NamedTuple):
@@ -137,8 +143,8 @@ class Reuse(NamedTuple):
 def common_prefix(a: str, b: str, a_start: int = 0, b_start: int = 0) -> int:
     """How many characters a[a_start:] and b[b_start:] share at their beginning.
 
-    Doubling, then halving comparisons of slices: no step is per character in Python, and the characters compared and
-    copied add up to about three times the result.
+    Growing, then halving comparisons of slices: no step is per character in Python. A slice stays so short that its
+    copy is made in a cache; one of hundreds of kilobytes would be memory that the system has to bring up first.
     """
     limit = min(len(a) - a_start, len(b) - b_start)
     low, step = 0, 64
@@ -147,7 +153,7 @@ def common_prefix(a: str, b: str, a_start: int = 0, b_start: int = 0) -> int:
         if not b.startswith(a[a_start + low : a_start + low + step], b_start + low):
             break
         low += step
-        step *= 4
+        step = min(step * 4, _COMPARED)
     else:
         return limit
     high = low + step  # a[low:high] differs
@@ -171,7 +177,7 @@ def common_suffix(a: str, b: str, limit: int, a_end: int | None = None, b_end: i
         if not b.startswith(a[a_end - low - step : a_end - low], b_end - low - step):
             break
         low += step
-        step *= 4
+        step = min(step * 4, _COMPARED)
     else:
         return limit
     high = low + step
