@@ -28,6 +28,8 @@ from .ids import IdList
 _REALIGN_FROM = 512
 _ANCHOR = 48  # characters searched for
 _ANCHOR_STEPS = (0, 64, 512, 4096, 32768)  # how far into a hole anchors are taken
+_NEAR = 2048  # how far an anchor is looked for at first (characters)
+_FAR = 16  # and then: this many times the shorter one of the two holes
 _MAX_BLOCKS = 8  # common blocks in one plan
 _COMPARED = 1 << 14  # characters compared in one step
 
@@ -82,7 +84,7 @@ def _moved(numbers: array[int], shift: int) -> array[int]:
     """The numbers, all of them `shift` larger."""
     if shift == 0:
         return numbers
-    if len(numbers) < 16:
+    if len(numbers) < 256:
         return array("I", [n + shift for n in numbers])
     return array("I", (np.frombuffer(numbers, np.uint32).astype(np.int64) + shift).astype(np.uint32).tobytes())
 
@@ -213,18 +215,22 @@ def common_blocks(old: str, new: str, prefix: int) -> list[Block]:
 
 
 def _realign(old: str, new: str, a: int, b: int, old_end: int, new_end: int) -> Block | None:
-    """A block of old[a:old_end] and new[b:new_end] found by an anchor of either text in the other."""
-    for step in _ANCHOR_STEPS:
-        at = b + step
-        if at + _ANCHOR <= new_end:
-            found = old.find(new[at : at + _ANCHOR], a, old_end)
-            if found >= 0:
-                return _grow(old, new, found, at, a, b, old_end, new_end)
-        at = a + step
-        if at + _ANCHOR <= old_end:
-            found = new.find(old[at : at + _ANCHOR], b, new_end)
-            if found >= 0:
-                return _grow(old, new, at, found, a, b, old_end, new_end)
+    """A block of old[a:old_end] and new[b:new_end] found by an anchor of either text in the other.
+
+    First near by, where a small edit ends; then as far as what can be gained is worth it.
+    """
+    for reach in (_NEAR, _FAR * min(old_end - a, new_end - b)):
+        for step in _ANCHOR_STEPS:
+            at = b + step
+            if at + _ANCHOR <= new_end:
+                found = old.find(new[at : at + _ANCHOR], a, min(old_end, a + step + reach))
+                if found >= 0:
+                    return _grow(old, new, found, at, a, b, old_end, new_end)
+            at = a + step
+            if at + _ANCHOR <= old_end:
+                found = new.find(old[at : at + _ANCHOR], b, min(new_end, b + step + reach))
+                if found >= 0:
+                    return _grow(old, new, at, found, a, b, old_end, new_end)
     return None
 
 
