@@ -110,7 +110,7 @@ def stage(out: str) -> None:
     freeze_gc("the stage")  # as a server does once it is warm
 
     async def tokenize(request: Any) -> Any:
-        """What `generate_request` does before it sends, and the time of it."""
+        """What `generate_request` does before it sends: the time of it, and the IDs."""
         request.normalize_batch_and_arguments()
         manager._init_req_state(request)
         began = time.perf_counter()
@@ -118,12 +118,16 @@ def stage(out: str) -> None:
             tokenized = await manager._tokenize_one_request(request)
         finally:
             del manager.rid_to_state[request.rid]
-        return (time.perf_counter() - began) * 1e3, hashlib.sha256(tokenized.input_ids).hexdigest()
+        return (time.perf_counter() - began) * 1e3, tokenized.input_ids
+
+    def digests(timed: list[Any]) -> list[Any]:
+        """The IDs as digests: not made on the running loop, which would wait for them."""
+        return [(ms, hashlib.sha256(ids).hexdigest()) for ms, ids in timed]
 
     async def run() -> None:
         for name, texts in task["sessions"].items():
             timed = [await tokenize(GenerateReqInput(text=text, sampling_params={}, session_id=name)) for text in texts]
-            result["generate"][name] = timed
+            result["generate"][name] = digests(timed)
             rows = []
             messages = [{"role": "user", "content": texts[0]}]
             for n in range(len(texts)):
@@ -138,9 +142,9 @@ def stage(out: str) -> None:
                     rows = []
                     break
                 rendered = (time.perf_counter() - began) * 1e3
-                spent, digest = await tokenize(GenerateReqInput(input_ids=prompt.prompt_ids, sampling_params={}))
-                rows.append((rendered + spent, digest))
-            result["chat"][name] = rows
+                spent, ids = await tokenize(GenerateReqInput(input_ids=prompt.prompt_ids, sampling_params={}))
+                rows.append((rendered + spent, ids))
+            result["chat"][name] = digests(rows)
         late: list[float] = []
         over = False
 
@@ -156,9 +160,10 @@ def stage(out: str) -> None:
         began = time.perf_counter()
         documents = [GenerateReqInput(text=text, sampling_params={}) for text in task["documents"]]
         timed = await asyncio.gather(*(tokenize(request) for request in documents))
-        result["documents"] = {"all": (time.perf_counter() - began) * 1e3, "each": timed}
+        together = (time.perf_counter() - began) * 1e3
         over = True
         await beating
+        result["documents"] = {"all": together, "each": digests(timed)}
         result["late"] = sorted(late)
 
     asyncio.run(run())
