@@ -33,9 +33,9 @@ _FAR = 16  # and then: this many times the shorter one of the two holes
 _MAX_BLOCKS = 8  # common blocks in one plan
 _COMPARED = 1 << 14  # characters compared in one step
 
-# Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there. A
-# generation prompt with an open think block, which the next turn replaces, is as long.
-TAIL = (32,)
+# Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there. The
+# nearer one leaves least to encode after an append, the further one when a generation prompt is replaced.
+TAIL = (128, 32)
 
 
 class Checkpoints:
