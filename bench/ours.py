@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
+from delta_core.ids import shared_ids
 from delta_core.tokenizer import SEGMENT
 
 from .measure import Case, Contestant
@@ -64,7 +65,8 @@ class Floor(Contestant):
             near = max(cut.position for cut in cuts if cut.position + cut.right <= len(old))
             ids = self._live.encode_batch_fast([old], add_special_tokens=False)[0].ids
             tail = self._live.encode_batch_fast([old[near:]], add_special_tokens=False)[0].ids
-            self._ids = array("q", ids) if self._array else list(ids)
+            # Shared integers, as ours: a list of those that HF made for each occurrence waits twice as long for memory.
+            self._ids = array("q", ids) if self._array else shared_ids(ids)
             self._old, self._cut, self._kept = old, near, len(ids) - len(tail)
         # As warm as a contestant that has just served the turn before.
         self.encode(Case(case.session, old))
