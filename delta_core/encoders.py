@@ -20,6 +20,8 @@ from .reference import Reference
 log = logging.getLogger("delta_core")
 
 NAMES = ("reference", "fastokens", "gigatoken")
+# So many segments fastokens encodes one by one, in the calling thread; a batch may wait in the library's own threads.
+_FEW = 16
 _DISTRIBUTION = {"fastokens": "fastokens", "gigatoken": "gigatoken"}
 
 
@@ -97,7 +99,7 @@ class FastokensEncoder:
             raise EncoderUnavailable(f"fastokens does not take this tokenizer: {error}") from error
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        if len(segments) <= 16:
+        if len(segments) <= _FEW:
             encode = self._tokenizer.encode
             return [encode(segment, add_special_tokens=False).ids for segment in segments]
         # The flat form makes no Python object per token on the Rust side, and spreads over cores.
@@ -107,7 +109,7 @@ class FastokensEncoder:
         return [ids[a:b] for a, b in pairwise(ends)]
 
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        if len(segments) <= 16:
+        if len(segments) <= _FEW:
             return _flat(self.encode_segments(segments), kind)
         flat, offsets = self._tokenizer.encode_batch_flat(list(segments), add_special_tokens=False)
         return from_numbers(np.frombuffer(flat, "<u4"), kind), np.frombuffer(offsets, "<u8")[1:].tolist()

@@ -28,6 +28,7 @@ _arrays = (np.empty(0, object), np.empty(0, bool))  # the objects, and which of 
 _making = threading.Lock()
 _STEP = 1 << 14
 _MOST_IDS = 1 << 21  # no vocabulary is larger; a table for such an ID would be
+_beyond: dict[int, int] = {}  # what stands in for it
 
 
 def _make(ids: Sequence[int]) -> None:
@@ -63,7 +64,7 @@ def shared_ids(ids: Sequence[int]) -> list[int]:
             return found
     except IndexError:
         if max(ids) >= _MOST_IDS:
-            return list(ids)
+            return list(map(_beyond.setdefault, ids, ids))
     _make(ids)
     return shared_ids(ids)
 

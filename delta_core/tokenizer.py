@@ -360,7 +360,7 @@ class DeltaTokenizer:
     def _finish(self, job: _Job, special: bool, encoded: Sequence[Encoded] | None = None) -> Any:
         """Encode the gaps, unless the pool did, put the IDs together, remember the text."""
         text, kind = job.text, job.kind
-        segment = SEGMENT * SPARSE.get(self._encoder.name, 1) if len(text) >= MIN_REMEMBERED else MIN_REMEMBERED
+        segment = segment_for(self._encoder.name) if len(text) >= MIN_REMEMBERED else MIN_REMEMBERED
         checkpoints = Checkpoints()
         parts: list[Part] = []
         tokens = reused = 0
@@ -463,7 +463,7 @@ class DeltaTokenizer:
             if self._pool is None:
                 # The pool's threads must not keep this object.
                 rules, encode, name = self._rules, self._encoder.encode_flat, self._encoder.name
-                segment = SEGMENT * SPARSE.get(name, 1)
+                segment = segment_for(name)
                 self._pool = thread_pool(
                     lambda stretch: encode_stretch(rules, encode, stretch, segment),
                     _COST.get(name, _COST["reference"]),
@@ -509,6 +509,11 @@ class DeltaTokenizer:
     def clear(self) -> None:
         """Forget all texts. The counters stay."""
         self._store.clear()
+
+
+def segment_for(encoder: str) -> int:
+    """Characters between checkpoints where the encoder of this name serves."""
+    return SEGMENT * SPARSE.get(encoder, 1)
 
 
 def rules_for(frozen: Frozen, reference: Reference) -> CutRules:

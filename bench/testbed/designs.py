@@ -14,7 +14,7 @@ from delta_core.admission.frozen import load_frozen
 from delta_core.encoders import FastokensEncoder
 from delta_core.pool import Encoded, Request, Stretch, WorkerPool, encode_stretch, thread_pool
 from delta_core.pool.processes import Setup, process_pool
-from delta_core.tokenizer import _COST, SEGMENT, SPARSE
+from delta_core.tokenizer import _COST, segment_for
 
 from .load import Arrival
 
@@ -122,7 +122,7 @@ class Bench:
 
     def threads(self, tok: DeltaTokenizer, workers: int, aging: float = 1.0) -> WorkerPool:
         rules, encode, name = tok._rules, tok._encoder.encode_flat, tok._encoder.name
-        segment = SEGMENT * SPARSE.get(name, 1)
+        segment = segment_for(name)
 
         def one(stretch: Stretch) -> Encoded:
             return encode_stretch(rules, encode, stretch, segment)
@@ -131,7 +131,7 @@ class Bench:
 
     def processes(self, tok: DeltaTokenizer, live: Tokenizer) -> WorkerPool:
         name = tok.admission.encoder
-        setup = Setup(live.to_str(), load_frozen(tok.admission.config or ""), name, SEGMENT * SPARSE.get(name, 1))
+        setup = Setup(live.to_str(), load_frozen(tok.admission.config or ""), name, segment_for(name))
         pool = process_pool(setup, _COST[name], workers=self.workers)
         if not pool.wait_ready(60.0):
             raise RuntimeError("the worker processes did not start")

@@ -20,7 +20,7 @@ from itertools import count, pairwise
 from delta_core.pool import DIVIDE_FROM, Stretch, encode_stretch
 from delta_core.pool.chunks import CHUNK, MOST_CHUNKS
 from delta_core.pool.processes import pack, unpack
-from delta_core.tokenizer import SEGMENT, SPARSE
+from delta_core.tokenizer import segment_for
 
 from ..measure import p99
 from .designs import Bench
@@ -45,7 +45,7 @@ def measure(bench: Bench, fleet: Fleet, rounds: int = 5) -> Costs:
     """Least CPU time of a few rounds each. About a second with a fast encoder, ten with the reference."""
     tok, _ = bench.tokenizer()
     rules, encoder = tok._rules, tok._encoder
-    segment = SEGMENT * SPARSE.get(encoder.name, 1)
+    segment = segment_for(encoder.name)
     chunk = Stretch(fleet.corpus, 0, CHUNK)
     kilo = CHUNK / 1000
     cuts = rules.cuts(chunk.text, 0, CHUNK, segment)
