@@ -159,7 +159,7 @@ class DeltaTokenizer:
         self._pool: WorkerPool | None = None
         self._pool_lock = threading.Lock()
         self._process = os.getpid()
-        self._detail = ""  # where the last fault of our own happened, for the log
+        self._detail = ""  # for the log: the sections that differ, or where the last fault of our own happened
         self._reference: Reference | None = None
         self._shadow: Shadow | None = None
         try:
@@ -171,7 +171,7 @@ class DeltaTokenizer:
         verdict = admit(self._reference, None if config is None else [config])
         if verdict.frozen is None:
             self.admission = Admission(False, verdict.nearest, verdict.mismatches, verdict.reason, "reference", None)
-            log.warning("not admitted, stock path: %s", "; ".join(map(str, verdict.mismatches)))
+            self._detail = f" ({'; '.join(map(str, verdict.mismatches))})"
             return
         self._rules = rules_for(verdict.frozen, self._reference)
         affixes = self._reference.affixes()
@@ -424,20 +424,18 @@ class DeltaTokenizer:
     # -- the stock path --
 
     def _stock(self, text: Any, kind: Kind, special: bool, reason: Reason | None) -> Any:
-        ids = self._stock_ids(text, special, reason)
-        return ids if kind is list else array("q", ids)
-
-    def _stock_ids(self, text: Any, add_special_tokens: bool, reason: Reason | None) -> list[int]:
         assert reason is not None
         self._counters.request("stock")
         if self.fallback(reason):
             log.warning("stock path: %s%s", reason, self._detail)
-        if self._reference is None:
-            return list(self._live.encode(text, add_special_tokens=add_special_tokens))
         reference = self._reference
-        if backend_of(self._live) is not reference.backend:
-            reference = Reference(self._live)  # the backend was replaced: the live one is the reference
-        return reference.encode(text, add_special_tokens)
+        if reference is None:
+            ids = list(self._live.encode(text, add_special_tokens=special))
+        else:
+            if backend_of(self._live) is not reference.backend:
+                reference = Reference(self._live)  # the backend was replaced: the live one is the reference
+            ids = reference.encode(text, special)
+        return ids if kind is list else array("q", ids)
 
     def _explain(self, error: Exception, text: str) -> Reason:
         try:

@@ -134,7 +134,8 @@ def _serve(renderer: Any, stock: Callable[..., Any], options: Options) -> None:
     _export(served)
     setattr(renderer, _SERVED, served)
     renderer._tokenize_prompt_async = tokenize_async
-    log.info("%s%s", served.delta.describe(), _exceptions(renderer))
+    level = logging.INFO if served.delta.admission.admitted else logging.WARNING
+    log.log(level, "%s%s", served.delta.describe(), _exceptions(renderer))
 
 
 def _exceptions(renderer: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from delta_core.verify.generators import NASTY_TOKENS, TextMaker, frozen_config,
 _COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 settings.register_profile("default", derandomize=True, **_COMMON)
 settings.register_profile("slow", print_blob=True, **_COMMON)
+
+
+PATIENCE = 60.0  # seconds that a test waits for something; only what is broken needs them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +51,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _must_fetch() -> bool:
     return os.environ.get("DELTA_TEST_FETCH") == "1"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or process is about to do."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
 
 
 @pytest.fixture(autouse=True, scope="session")

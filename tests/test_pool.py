@@ -9,11 +9,11 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from conftest import PATIENCE, until
 
 from delta_core.pool import (
     Encoded,
@@ -31,15 +31,6 @@ from delta_core.pool import (
 from delta_core.pool.queueing import Task
 from delta_core.pool.workers import DeadlineExceeded, EncodingFailed
 from delta_core.splice import Checkpoints
-
-PATIENCE = 30.0  # seconds; only a broken pool needs them
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        threading.Event().wait(0.001)
 
 
 def stretch(text: str) -> Stretch:

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Subject
+from conftest import PATIENCE, Subject, until
 
 from delta_core.cuts import Cut
 from delta_core.encoders import ReferenceEncoder
@@ -27,15 +25,7 @@ from delta_core.splice import Checkpoints
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="socket pairs are not inherited there")
 
-PATIENCE = 60.0
 SEGMENT = 64
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        threading.Event().wait(0.005)
 
 
 def running(pid: int) -> bool:
