@@ -5,7 +5,8 @@ An agent's session grows by 400 characters a turn at several context lengths; ev
 - The tokenize stage: SGLang's own tokenizer manager and chat serving, in a process of their own without schedulers, so
   that nothing else takes part. Of /generate, the time from the request to what would be sent to the scheduler; of a
   chat also its rendering. Then four documents of a million characters arrive at once, and a timer of 1 ms says how
-  late the event loop came back to it. All IDs are compared with those of the stock backend.
+  late the event loop came back to it. All IDs are compared with those of the stock backend. The last row is the
+  machine's own: how late the same timer is while the loop does nothing, and a process on each core is busy.
 - The time to the first token of the same turns on a running server with a tiny model, at the client.
 """
 
@@ -76,13 +77,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Stall:
-    """The event loop of one variant while the documents arrive; milliseconds. together: until all were tokenized."""
+    """The event loop of one variant while the documents arrive; milliseconds. together: until all were tokenized.
+
+    The last two are None of a loop that did nothing.
+    """
 
     variant: str
     longest: float
     over_5: int
-    together: float
-    identical: bool
+    together: float | None
+    identical: bool | None
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,8 @@ class Bench:
 
         self.e2e, self.python, self.work, self.turns = e2e, python, work, turns
         self.servers = e2e.Servers(python, work / "models", work / "logs" / "bench")
-        self.model = self.servers.model("qwen3")
+        # One attention head: a long prompt's prefill on a CPU hides as little as possible.
+        self.model = e2e.harness.make_model(work / "models" / "qwen3-one-head", "qwen3", heads=1)
         texts = e2e.harness.session_texts
         tokenizer = Tokenizer.from_file(str(self.model / "tokenizer.json"))
         more = texts("qwen3", seed=77, target_chars=NEW * turns + 60_000)[-1]
@@ -159,7 +164,7 @@ class Bench:
     def first_token(self, variant: Variant, tokens: int) -> FirstToken:
         """The same turns, as /generate requests to a server."""
         name = f"first-token-{variant.name.replace(' ', '-').replace(',', '')}"
-        options = {"backend": variant.backend, "env": self.environ(variant), "context": 131_072}
+        options = {"model": self.model, "backend": variant.backend, "env": self.environ(variant), "context": 131_072}
         times = []
         with self.servers.server(name, **options) as server:
             for text in self.sessions[tokens]:
@@ -198,6 +203,12 @@ def stall_of(variant: Variant, runs: list[dict[str, Any]], stock: dict[str, Any]
     return Stall(variant.name, late[-1], sum(ms > 5 for ms in late), best["documents"]["all"], same)
 
 
+def machine_stall(runs: list[dict[str, Any]]) -> Stall:
+    """What the machine does to an idle loop while each core is busy, for a second."""
+    late = min((run["busy"] for run in runs), key=lambda late: late[-1])
+    return Stall("nothing, every core busy", late[-1], sum(ms > 5 for ms in late), None, None)
+
+
 def markdown(rows: list[Row], stalls: list[Stall], first: list[FirstToken]) -> str:
     """The tables."""
     lines = [
@@ -215,7 +226,8 @@ def markdown(rows: list[Row], stalls: list[Stall], first: list[FirstToken]) -> s
         "|---|--:|--:|--:|---|",
     ]
     lines += [
-        f"| {s.variant} | {s.longest:.1f} | {s.over_5} | {s.together:.0f} | {'equal' if s.identical else 'DIFFERENT'} |"
+        f"| {s.variant} | {s.longest:.1f} | {s.over_5} | {'' if s.together is None else f'{s.together:.0f}'} "
+        f"| {'' if s.identical is None else 'equal' if s.identical else 'DIFFERENT'} |"
         for s in stalls
     ]
     if first:
@@ -238,7 +250,7 @@ def main() -> None:
     args = parser.parse_args()
 
     e2e, work = _load(), args.work.resolve()
-    python = args.python.absolute() if args.python else e2e.environment(work, args.version)
+    python = e2e.environment(work, args.version, args.python)
     bench = Bench(e2e, python, work, sorted({*args.tokens, *args.first_token}), args.turns)
     runs: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in VARIANTS}
     for _ in range(args.rounds):
@@ -248,6 +260,7 @@ def main() -> None:
     stock = runs["stock"][0]
     rows = [row for variant in VARIANTS for row in rows_of(variant, runs[variant.name], stock)]
     stalls = [stall_of(variant, runs[variant.name], stock) for variant in VARIANTS]
+    stalls.append(machine_stall([run for each in runs.values() for run in each]))
     first = [bench.first_token(variant, tokens) for tokens in args.first_token for variant in VARIANTS]
     print(markdown(rows, stalls, first))
     if args.json:

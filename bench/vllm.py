@@ -1,8 +1,9 @@
 """What vLLM's front end costs a turn, with its own tokenizer, with fastokens, and with Delta Tokenizer.
 
-    python -m bench.vllm --python VENV/bin/python --model FOLDER [--tokens 8000 32000 100000] [--out FOLDER]
+    python -m bench.vllm --python VENV/bin/python [--tokens 8000 32000 100000] [--out FOLDER]
 
-VENV is the environment that `e2e/vllm.py` makes, FOLDER one of its models. vLLM's own tokenizer and Delta Tokenizer are
+VENV is the environment that `e2e/vllm.py` makes; a tiny model with one attention head is made, so that the engine's
+own step hides as little as possible. vLLM's own tokenizer and Delta Tokenizer are
 measured with vLLM's own detokenizer and with it primed by a tail; with fastokens the tail is refused, since nothing is
 proven for its decoder. The same conversation every time, grown by two short messages a turn, from one client.
 
@@ -29,7 +30,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.harness import Server, chat_messages, free_port, session_turns
+from e2e.harness import Server, chat_messages, free_port, install_checkout, make_model, session_turns
 from e2e.vllm import ENVIRONMENT
 
 ON = {"DELTA_TOKENIZER": "1"}
@@ -209,7 +210,7 @@ def table(results: dict[str, Any], sizes: Sequence[int]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, help="of an environment with vLLM and this package")
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="a model's folder, instead of making one")
     parser.add_argument("--tokens", type=int, nargs="+", default=[8_000, 32_000, 100_000])
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--kinds", nargs="+", default=["parts", "launch render", "serve"])
@@ -221,7 +222,10 @@ def main() -> int:
         return 0
     if args.python is None:
         parser.error("--python is needed")
+    install_checkout(args.python)
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.model is None:
+        args.model = make_model(args.out / "model", "qwen3", heads=1)
     results: dict[str, Any] = {kind: {} for kind in args.kinds}
     for kind in args.kinds:
         for way in WAYS:

@@ -16,6 +16,8 @@ UNKNOWN = 255  # a class the table was not derived over: never part of a safe tr
 
 _BLOCK = 256
 _SURROGATES = range(0xD800 // _BLOCK, 0xE000 // _BLOCK)
+# Blocks of what most text is made of: alphabets, punctuation and symbols, Chinese, Korean, emoji.
+_USUAL = (*range(0x34), *range(0x4E, 0xA0), *range(0xAC, 0xD8), *range(0xFE, 0x100), *range(0x1F0, 0x1FB))
 
 # Marks of canonical combining class 230 and 1: between them they are reordered around every character whose own
 # combining class is not zero.
@@ -73,6 +75,12 @@ class CharacterClasses:
         if block is None:
             block = self._classify(code >> 8)
         return block[code & 255]
+
+    def prepare(self) -> None:
+        """Classify the usual characters now. 0.2 to 0.6 s."""
+        for index in _USUAL:
+            if index not in self._blocks:
+                self._classify(index)
 
     def _classify(self, index: int) -> bytes:
         if index in _SURROGATES:

@@ -66,6 +66,10 @@ class CutRules:
         self._isolated = frozenset(isolated)
         self._memo: dict[str, bool] = {}
 
+    def prepare(self) -> None:
+        """Ask the reference now what the first texts would ask it: the classes of usual characters. 0.2 to 0.6 s."""
+        self._classes.prepare()
+
     # -- the two rules --
 
     def r2(self, pair: str) -> bool:

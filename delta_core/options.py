@@ -60,10 +60,12 @@ class Options:
         return Options(**chosen)
 
     def tokenizer(self, live: Any) -> DeltaTokenizer:
-        """A DeltaTokenizer over an engine's live tokenizer with these options."""
-        return DeltaTokenizer(
+        """A DeltaTokenizer over an engine's live tokenizer with these options, prepared to serve."""
+        tok = DeltaTokenizer(
             live, encoder=self.encoder, budget=self.budget, policy=self.policy, shadow_rate=self.shadow_rate
         )
+        tok.prepare()
+        return tok
 
 
 def _one_of(value: str, choices: tuple[str, ...]) -> str:

@@ -190,6 +190,11 @@ class DeltaTokenizer:
         """A DeltaTokenizer over the tokenizer in a tokenizer.json."""
         return cls(Tokenizer.from_file(os.fspath(path)), encoder=encoder, **options)
 
+    def prepare(self) -> None:
+        """Do now what the first long texts would be slower for, by up to 0.1 s. 0.2 to 0.6 s; for serving processes."""
+        if self.admission.admitted:
+            self._rules.prepare()
+
     # -- the path of one request --
 
     def encode(

@@ -148,13 +148,14 @@ _DEEPSEEK = (
 _CHAT_TEMPLATES = {"qwen3": _CHATML, "llama3_1": _LLAMA, "gpt_oss": _HARMONY, "deepseek_v3": _DEEPSEEK}
 
 
-def make_model(folder: Path, tokenizer: str, *, layers: int = 1, positions: int = 262_144) -> Path:
+def make_model(folder: Path, tokenizer: str, *, layers: int = 1, heads: int = 4, positions: int = 262_144) -> Path:
     """A folder with a tiny random Qwen3-architecture model and a real tokenizer, as engines load it; reused if there.
 
     tokenizer: a name that `delta fetch` knows and that has a template here. positions: the model's longest context,
-    in tokens. Random weights of a fixed seed, about 30 MB; no framework is needed to write them.
+    in tokens. heads: of its attention, which is most of what a long prompt costs. Random weights of a fixed seed, about
+    30 MB; no framework is needed to write them.
     """
-    recipe = json.dumps([layers, positions, _TOKENIZER_CONFIG[tokenizer], _CHAT_TEMPLATES[tokenizer]])
+    recipe = json.dumps([layers, heads, positions, _TOKENIZER_CONFIG[tokenizer], _CHAT_TEMPLATES[tokenizer]])
     digest = hashlib.sha256(recipe.encode()).hexdigest()
     stamp = folder / ".delta-e2e"
     if stamp.is_file() and stamp.read_text() == digest:
@@ -173,13 +174,14 @@ def make_model(folder: Path, tokenizer: str, *, layers: int = 1, positions: int 
     parsed = json.loads((folder / "tokenizer.json").read_bytes())
     ids = [*parsed["model"]["vocab"].values(), *(token["id"] for token in parsed["added_tokens"])]
     eos = next(t["id"] for t in parsed["added_tokens"] if t["content"] == config["eos_token"])
-    _write_qwen3(folder, vocab=(max(ids) // 256 + 1) * 256, layers=layers, positions=positions, eos=eos)
+    vocab = (max(ids) // 256 + 1) * 256
+    _write_qwen3(folder, vocab=vocab, layers=layers, heads=heads, positions=positions, eos=eos)
     stamp.write_text(digest)
     return folder
 
 
-def _write_qwen3(folder: Path, *, vocab: int, layers: int, positions: int, eos: int) -> None:
-    hidden, inner, heads, kv_heads, head = 64, 128, 4, 2, 32
+def _write_qwen3(folder: Path, *, vocab: int, layers: int, heads: int, positions: int, eos: int) -> None:
+    hidden, inner, kv_heads, head = 64, 128, max(1, heads // 2), 32
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",

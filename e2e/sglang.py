@@ -86,14 +86,21 @@ sys.meta_path.insert(0, Finder())
 '''
 
 
-def environment(work: Path, version: str) -> Path:
-    """The environment of one SGLang version with this checkout in it; returns its Python."""
-    python = harness.ensure_venv(
-        work / f"sglang-{version}",
-        HERE / f"sglang-{version}.txt",
-        python=_python311(),
-        after=_stand_ins,
-        recipe=KERNELS + OPERATORS,
+def environment(work: Path, version: str, python: Path | None = None) -> Path:
+    """The environment of one SGLang version with this checkout, as it is now, in it; returns its Python.
+
+    python: of an environment that has SGLang; none is made then.
+    """
+    python = (
+        python.absolute()
+        if python
+        else harness.ensure_venv(
+            work / f"sglang-{version}",
+            HERE / f"sglang-{version}.txt",
+            python=_python311(),
+            after=_stand_ins,
+            recipe=KERNELS + OPERATORS,
+        )
     )
     harness.install_checkout(python)
     return python
@@ -645,7 +652,7 @@ def main() -> int:
     parser.add_argument("--python", type=Path, help="an environment that is ready, instead of making one")
     args = parser.parse_args()
     work = args.work.resolve()
-    python = args.python.absolute() if args.python else environment(work, args.version)
+    python = environment(work, args.version, args.python)
     servers = Servers(python, work / "models", work / "logs" / f"sglang-{args.version}")
     report = Report()
     tests = Tests(servers, report, args.quick)

@@ -11,8 +11,10 @@ Run with `python -P`: beside this file lies one that is called like the engine.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import runpy
+import subprocess
 import sys
 import threading
 import time
@@ -84,7 +86,8 @@ def stage(out: str) -> None:
     """Time what happens to prompts before they leave for the scheduler; see bench/sglang.py for what comes in.
 
     For each session of texts, /generate requests and chat requests one after the other; then all documents at once,
-    with a timer that says how late the loop came back to it. Times in ms; IDs as digests, to compare variants.
+    with a timer that says how late the loop came back to it; and that timer once more while the loop is idle and every
+    core busy. Times in ms; IDs as digests, to compare variants.
     """
     import asyncio
     import hashlib
@@ -100,6 +103,7 @@ def stage(out: str) -> None:
     from sglang.srt.server_args import PortArgs, ServerArgs
     from sglang.srt.utils import freeze_gc
 
+    logging.getLogger("delta_sglang").setLevel(logging.INFO)  # the startup line: the bench reads which encoder serves
     task = json.load(sys.stdin)
     args = ServerArgs(**task["engine"])
     args.resolve_once()
@@ -165,6 +169,16 @@ def stage(out: str) -> None:
         await beating
         result["documents"] = {"all": together, "each": digests(timed)}
         result["late"] = sorted(late)
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+        await asyncio.sleep(0.3)
+        late, over = [], False
+        beating = asyncio.ensure_future(beat())
+        await asyncio.sleep(1)
+        over = True
+        await beating
+        for process in busy:
+            process.kill()
+        result["busy"] = sorted(late)
 
     asyncio.run(run())
     Path(out).write_text(json.dumps(result))

@@ -68,6 +68,17 @@ def test_memory_is_a_byte_per_code_point_asked() -> None:
     assert sum(map(len, classes._blocks.values())) == 0x3000
 
 
+def test_prepared_classes_are_those_that_are_asked_one_by_one() -> None:
+    t = frozen_config("llama3_1").transitions
+    prepared, asked = CharacterClasses(t.tests, t.signatures), CharacterClasses(t.tests, t.signatures)
+    prepared.prepare()
+    blocks = dict(prepared._blocks)
+    for character in "aé中가\u3042\u2028\u0958\U0001f600１":
+        assert prepared.of(character) == asked.of(character)
+    assert prepared._blocks == blocks, "nothing was left to ask"
+    assert asked._blocks.items() <= blocks.items()
+
+
 def test_without_a_normalizer_everything_is_stable() -> None:
     stability = NoNormalizer()
     assert stability.left("\u0301") and stability.right("\u0301") and stability.outcomes("e") == ("e",)

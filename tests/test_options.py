@@ -98,6 +98,14 @@ def test_options_build_the_tokenizer(synthetic: Callable[..., Subject]) -> None:
     assert "not admitted" in tok.describe()
 
 
+def test_a_serving_process_begins_prepared(real_tokenizer: Callable[[str], Subject]) -> None:
+    subject = real_tokenizer("qwen3")
+    tok = Options().tokenizer(subject.live)
+    assert tok.admission.admitted and set(b"\x00\x4e\xac") <= set(tok._rules._classes._blocks)
+    text = "a b 中文 한글 \U0001f600 " * 200
+    assert tok.encode(text) == ids_of(subject.live, text)
+
+
 def test_the_startup_line_names_config_encoder_policy_and_budget(synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("qwen3")
     line = DeltaTokenizer(subject.live, config=subject.frozen, policy="keyed", budget=64 << 20).describe()
