@@ -39,7 +39,7 @@ class Adapter:
         try:
             return key_of(request, self._options.rid_separator)
         except Exception as error:  # noqa: BLE001 - a hint that fails must not fail the request
-            self.failed(error)
+            self.failed(error, stock=False)
             return Key(None, secrets.token_hex(16))
 
     async def ids(self, texts: str | Sequence[str], keys: Sequence[Key]) -> array[int] | list[array[int]]:
@@ -76,9 +76,12 @@ class Adapter:
         """What `tokenizer.encode` returns for a chat prompt: a list, as SGLang asks for one, adds to it, repeats it."""
         return self.delta.encode(text, add_special_tokens=add_special_tokens)
 
-    def failed(self, error: Exception) -> None:
-        """Count a fault of ours; where it happened is logged the first time, never what it says: that may be text."""
-        if self.delta.fallback(Reason.ADAPTER_FAILED):
+    def failed(self, error: Exception, *, stock: bool = True) -> None:
+        """Count a fault of ours; where it happened is logged the first time, never what it says: that may be text.
+
+        stock: SGLang's own tokenizer served the request.
+        """
+        if self.delta.fallback(Reason.ADAPTER_FAILED, stock=stock):
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno}"
             log.error("stock path: %s (%s)", Reason.ADAPTER_FAILED, where)

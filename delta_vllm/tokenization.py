@@ -100,7 +100,7 @@ class PromptTokenizer:
             return None
         most = kwargs.get("max_length")
         if kwargs.get("truncation") and most is not None and len(ids) > most:
-            self._note(Reason.TRUNCATED)
+            self._note(Reason.TRUNCATED, stock=False)  # a request that is counted already
             return None
         return ids
 
@@ -119,8 +119,8 @@ class PromptTokenizer:
         # Asked here, too, because DeltaTokenizer's own stock path asks the backend, and vLLM's asks copies of it.
         return self.delta.refusal(text)
 
-    def _note(self, reason: Reason, detail: str = "") -> None:
-        if self.delta.fallback(reason):
+    def _note(self, reason: Reason, detail: str = "", *, stock: bool = True) -> None:
+        if self.delta.fallback(reason, stock=stock):
             log.warning("vLLM's own tokenizer serves: %s%s", reason, detail)
 
     def _stock_leaving_no_trace(self, backend: Tokenizer, renderer: Any, prompt: Mapping[str, Any], params: Any) -> Any:

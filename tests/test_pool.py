@@ -42,6 +42,21 @@ def codes(piece: Stretch) -> Encoded:
     return Encoded([ord(c) for c in piece.text[piece.start : piece.end]], Checkpoints())
 
 
+def test_each_thread_is_warmed_first_and_serves_whatever_that_gave() -> None:
+    warmed: list[str] = []
+
+    def warm() -> None:
+        warmed.append(threading.current_thread().name)
+        raise RuntimeError("planted")
+
+    pool = thread_pool(codes, 1e-3, warm=warm, workers=3)
+    until(lambda: len(warmed) == 3)
+    assert sorted(warmed) == ["delta-0", "delta-1", "delta-2"]
+    (encoded,) = pool.submit([stretch("abc")]).result()
+    assert encoded.ids == [97, 98, 99] and pool.workers == 3
+    assert pool.close(PATIENCE)
+
+
 class Panic(BaseException):
     """What a panic in Rust is to Python."""
 

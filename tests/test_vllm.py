@@ -221,6 +221,7 @@ def test_requests_for_more_than_ids_are_left_to_the_engine(
     text = subject.maker(7).text(100)
     assert asked(renderer, tokenizer, text, params) == own(renderer, text, params)
     assert tokenizer.delta.stats().fallbacks == {reason: 1}
+    assert tokenizer.delta.stats().by_path == {"stock": 1}
 
 
 def test_a_prompt_whose_salt_is_unknown_is_left_to_the_engine(served: Callable[..., Any]) -> None:
@@ -228,6 +229,7 @@ def test_a_prompt_whose_salt_is_unknown_is_left_to_the_engine(served: Callable[.
     text = subject.maker(8).text(200)
     assert tokenizer(renderer, {"prompt": text}, Params())["prompt_token_ids"] == own(renderer, text, Params())
     assert tokenizer.delta.stats().fallbacks == {"hook_missing": 1}
+    assert tokenizer.delta.stats().by_path == {"stock": 1}
     assert len(tokenizer.delta._store) == 0
 
 
@@ -292,6 +294,7 @@ def test_a_fault_of_ours_is_counted_and_the_engine_serves(
         for _ in range(3):
             assert asked(renderer, tokenizer, text, Odd()) == own(renderer, text, Params())
     assert tokenizer.delta.stats().fallbacks == {"adapter_failed": 3}
+    assert tokenizer.delta.stats().by_path["stock"] == 3
     (line,) = [r.getMessage() for r in caplog.records]
     assert "adapter_failed" in line and text[:20] not in line
 

@@ -12,6 +12,7 @@ found out where the reference is asked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -63,15 +64,21 @@ class Worker(Protocol):
 
 
 class ThreadWorker:
-    """Encodes in its own thread."""
+    """Encodes in its own thread.
+
+    warm: called first in that thread; encoders make caches in each new one. What it raises is nobody's concern.
+    """
 
     ready = True
 
-    def __init__(self, encode: Callable[[Stretch], Encoded]) -> None:
+    def __init__(self, encode: Callable[[Stretch], Encoded], warm: Callable[[], object] | None = None) -> None:
         self._encode = encode
+        self._warm = warm
 
     def start(self) -> None:
-        pass
+        if self._warm is not None:
+            with contextlib.suppress(BaseException):  # a panic in Rust is no Exception
+                self._warm()
 
     def run(self, stretch: Stretch) -> Encoded:
         return self._encode(stretch)
@@ -209,13 +216,14 @@ def thread_pool(
     encode: Callable[[Stretch], Encoded],
     ms_per_character: float,
     *,
+    warm: Callable[[], object] | None = None,
     workers: int | None = None,
     aging: float = 1.0,
     capacity: int = CAPACITY,
     deadline: float = DEADLINE,
 ) -> WorkerPool:
-    """A pool of threads, one for each core this process may use."""
-    crew = [ThreadWorker(encode) for _ in range(workers or cores())]
+    """A pool of threads, one for each core this process may use. warm: see ThreadWorker."""
+    crew = [ThreadWorker(encode, warm) for _ in range(workers or cores())]
     return WorkerPool(crew, ms_per_character, aging=aging, capacity=capacity, deadline=deadline)
 
 
