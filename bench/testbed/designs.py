@@ -118,6 +118,7 @@ class Bench:
         tok = DeltaTokenizer(live, encoder=self.encoder)
         if not tok.admission.admitted:
             raise ValueError(f"{self.path} is not admitted")
+        tok.prepare()
         return tok, live
 
     def threads(self, tok: DeltaTokenizer, workers: int, aging: float = 1.0) -> WorkerPool:

@@ -92,7 +92,8 @@ def schedule(
 
     stateless: characters of a request without a session.
     """
-    rng = random.Random(f"{seed} {rate}")
+    # A design keeps what it was given: in no other scenario may the same texts come again.
+    rng = random.Random(f"{seed} {rate} {[burst.kind for burst in bursts]}")
     ends = [fleet.base] * len(fleet.sources)
     arrivals = []
     at = rng.expovariate(rate)
