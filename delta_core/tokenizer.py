@@ -197,7 +197,7 @@ class DeltaTokenizer:
         The usual characters are classified (1 to 4 ms for each 256 of them), the encoder makes its tables (fastokens:
         0.2 s for the first text) and its caches in this thread and in the pool's (5 to 40 ms each).
         """
-        if self.admission.admitted:
+        if self.admission.admitted and self._policy != "off":
             self._rules.prepare()
             _warm(self._encode_flat)
             self._workers()

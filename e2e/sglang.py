@@ -91,17 +91,15 @@ def environment(work: Path, version: str, python: Path | None = None) -> Path:
 
     python: of an environment that has SGLang; none is made then.
     """
-    python = (
-        python.absolute()
-        if python
-        else harness.ensure_venv(
+    if python is None:
+        python = harness.ensure_venv(
             work / f"sglang-{version}",
             HERE / f"sglang-{version}.txt",
             python=_python311(),
             after=_stand_ins,
             recipe=KERNELS + OPERATORS,
         )
-    )
+    python = python.absolute()
     harness.install_checkout(python)
     return python
 
