@@ -310,10 +310,13 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        for name, kind in _ROWS.items():
-            raw[name] = [kind(**row) for row in raw[name]]
-        return cls(**raw)
+        return cls.of(json.loads(path.read_text(encoding="utf-8")))
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> Record:
+        """What `asdict` made of a record."""
+        rows = {name: [kind(**row) for row in raw[name]] for name, kind in _ROWS.items()}
+        return cls(**{**raw, **rows})
 
 
 _ROWS: dict[str, type[Any]] = {"results": Result, "fits": Fit, "checks": Check, "states": State, "churns": Churn}

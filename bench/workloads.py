@@ -23,6 +23,8 @@ from .ours import ARRAY, FLOOR, FLOOR_ARRAY, KEYED, REFERENCE, UNKEYED, Delta, F
 from .texts import KINDS, TooShort, transcript, turns
 
 SEGMENT_CACHE = 256 << 20
+# Odd characters that must not make a text dear.
+SPOILS = {"clean": "", "decomposed accent": "e\u0301", "unassigned": "\u0378", "newer Unicode": "\ua7d2"}
 MAIN = "english"  # the kind of the sweeps over lengths
 
 
@@ -229,8 +231,7 @@ def _turn(b: Bench, scene: Scene, everyone: Sequence[Contestant], share: float =
 
 def _spoiled(b: Bench, kind: str) -> None:
     """One decomposed accent, one unassigned character, one of a newer Unicode version in mid-history."""
-    spoils = {"clean": "", "decomposed accent": "e\u0301", "unassigned": "\u0378", "newer Unicode": "\ua7d2"}
-    scenes = list(b.scenes(append(b, kind, b.plan.size, 400, *spoil) for spoil in spoils.items()))
+    scenes = list(b.scenes(append(b, kind, b.plan.size, 400, *spoil) for spoil in SPOILS.items()))
     results = b.measure([(scene, c) for scene in scenes for c in b.ours()[:2]], share=0.5)
     for scene, row in itertools.product(scenes[1:], (KEYED, UNKEYED)):
         value = of(results, row, scene.name).median_ms / of(results, row, "clean").median_ms

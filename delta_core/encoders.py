@@ -173,7 +173,10 @@ class Guarded:
         held = self._held(segments)
         if not held:
             return self._encoder.encode_segments(segments)
-        result = self._encoder.encode_segments(["" if i in set(held) else s for i, s in enumerate(segments)])
+        rest = list(segments)
+        for i in held:
+            rest[i] = ""
+        result = self._encoder.encode_segments(rest)
         for i, ids in zip(held, self._reference.encode_segments([segments[i] for i in held]), strict=True):
             result[i] = ids
         return result

@@ -6,7 +6,7 @@ import json
 import sys
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from conftest import Subject
 from oracle import ids_of
 
 from bench import __main__ as command
-from bench import memory, ours, peers, report, texts, workloads
+from bench import memory, ours, parallel, peers, report, texts, workloads
 from bench.measure import Case, Check, Churn, Contestant, Record, Result, Scene, State, Timed, fit, p99, packed, replay
 from bench.measure import run as run_all
 from delta_core import DeltaTokenizer
@@ -270,6 +270,22 @@ def test_every_subcommand_measures_writes_and_is_exact(tiny: list[str], tmp_path
     conversations, _, held, evicted = churned[0].samples[-1]
     assert conversations == 20 and 0 < held <= churned[0].budget and evicted > 0
     assert report.readme(tmp_path / "out", None) == 0
+
+
+def test_cold_text_is_measured_beside_its_encoder_alone_and_lopt(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "ODD_CHARS", 9_000)
+    found = parallel.measure(tiny[2], [8_000], ["english", parallel.CHAT], rounds=2)
+    assert not found.failed
+    cold = {(r.kind, r.row) for r in found.results if r.scene == "cold"}
+    assert {(k, r) for k in ("english", "chat") for r in ("reference", "Delta, reference", parallel.LOPT)} <= cold
+    assert {r.scene for r in found.results} == {"cold", "U+017F", *workloads.SPOILS}
+    found = Record.of(json.loads(json.dumps(asdict(found))))
+    assert not any("differs" in line for line in parallel.markdown({1: found}).splitlines())
+    wrong = [replace(r, wrong=1, ours=r.row.startswith("Delta")) for r in found.results]
+    shown = parallel.markdown({1: replace(found, results=wrong)})
+    assert "| english, 0.008M | 1 | differs |" in shown and "WRONG" in shown
 
 
 def test_one_wrong_id_of_ours_fails_the_run(
