@@ -346,7 +346,7 @@ class DeltaTokenizer:
         for branch in chain(self._store.of_key(key), by_content):
             transcript = branch.transcript  # another thread may put the next one in its place
             old = transcript.text
-            prefix = len(old) if text.startswith(old) else common_prefix(old, text)
+            prefix = common_prefix(old, text)
             if best is None or prefix > best[2]:
                 best = branch, transcript, prefix
             if len(text) - prefix <= _CLOSE:

@@ -51,6 +51,32 @@ def test_common_suffix_is_that_of_a_loop(shared: str, a: str, b: str, limit: int
     )
 
 
+@given(st.one_of(SMALL, LONG), st.one_of(SMALL, LONG), st.one_of(SMALL, LONG), st.integers(0, 300))
+def test_comparing_most_of_it_at_once_changes_nothing(shared: str, a: str, b: str, limit: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splice, "_PROBE", 3)
+        patch.setattr(splice, "_OTHERWISE", (0, 2, 30))
+        want = naive_prefix(shared + a, shared + b)
+        assert common_prefix(shared + a, shared + b) == want
+        assert common_prefix("xy" + shared + a, "z" + shared + b, 2, 1, limit) == min(want, limit)
+        want = naive_prefix((a + shared)[::-1], (b + shared)[::-1])
+        assert common_suffix(a + shared, b + shared, limit) == min(want, limit)
+        whole = len(a + shared), len(b + shared)
+        assert common_suffix(a + shared + "xy", b + shared + "z", limit, *whole) == min(want, limit)
+
+
+@pytest.mark.parametrize("odd", ["", "\u4e2d", "\U0001f600"])
+@pytest.mark.parametrize("at", [0, 47, 48, 300, 40_000, 96_000, 99_700, 99_743, 99_744, 99_999])
+def test_one_changed_character_of_a_long_text_is_found(at: int, odd: str) -> None:
+    text = odd + "".join(f"{n} and " for n in range(12_000))
+    a, b = text[:100_000], text[:at] + "!" + text[at + 1 :]
+    assert common_prefix(a, b) == common_prefix(b, a) == at
+    assert common_prefix(a, b, limit=50_000) == min(at, 50_000)
+    assert common_suffix(a, b[:100_000], 100_000) == 99_999 - at
+    assert common_suffix(a, b[:100_000], 30_000) == min(99_999 - at, 30_000)
+    assert common_prefix("x" + a, a, 1) == common_suffix("x" + a, a, 200_000) == 100_000
+
+
 @pytest.mark.parametrize("at", [0, 1, 63, 64, 65, 319, 320, 321, 5000, 9999])
 def test_one_changed_character_is_found_wherever_it_stands(at: int) -> None:
     a = "é" * 10_000

@@ -1,9 +1,11 @@
 """A SIMULATION of front ends with more cores than this machine has. Nothing in here was measured on such a machine.
 
-Service times are measured here, one at a time, by the process's CPU clock; the simulation adds queueing. Its resources:
-the interpreter lock, which one thread holds at a time (the event loop's work, a chunk's cutting and lists), and the
-workers, each of which encodes without the lock. Worker processes cut and encode on their own; only their answers are
-unpacked under the lock. Left out: memory bandwidth, caches that are cold, the scheduler, other load.
+Service times are measured here by the process's CPU clock, on text that is not in any cache, while as many threads work
+as there are workers; the simulation adds queueing. Its resources: the interpreter lock, which one thread holds at a
+time (the event loop's work, a chunk's cutting and lists), the workers, each of which encodes without the lock, and the
+cores, one for each worker, on which all of this runs in slices. Worker processes cut and encode on their own; only
+their answers are unpacked under the lock. Left out: that memory gets slower with more cores, the scheduler's whims, how
+long the interpreter makes a thread wait for the lock (up to 5 ms), other load.
 How far it is off with as many workers as this machine has is shown beside the measured figure.
 """
 
@@ -14,10 +16,12 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, pairwise
+from typing import Any
 
-from delta_core.pool import DIVIDE_FROM, Stretch, encode_stretch
+from delta_core.pool import DIVIDE_FROM, Encoded, Stretch, encode_stretch
 from delta_core.pool.chunks import CHUNK, MOST_CHUNKS
 from delta_core.pool.processes import pack, unpack
 from delta_core.tokenizer import segment_for
@@ -31,7 +35,7 @@ from .load import APPEND, Arrival, Fleet
 class Costs:
     """Measured here. append_ms: a warm turn, all of it on the loop. Per 1,000 characters of cold text, in ms: locked,
     under the interpreter lock in a thread; free, in the encoder without it; unpack, of a process's answer; finish,
-    putting together and remembering. inline: characters up to which the loop encodes itself."""
+    looking up, dividing, putting together and remembering. inline: characters up to which the loop encodes itself."""
 
     append_ms: float
     locked: float
@@ -41,29 +45,41 @@ class Costs:
     inline: int
 
 
-def measure(bench: Bench, fleet: Fleet, rounds: int = 5) -> Costs:
-    """Least CPU time of a few rounds each. About a second with a fast encoder, ten with the reference."""
+def measure(bench: Bench, fleet: Fleet) -> Costs:
+    """About two seconds with a fast encoder, ten with the reference."""
     tok, _ = bench.tokenizer()
     rules, encoder = tok._rules, tok._encoder
     segment = segment_for(encoder.name)
-    chunk = Stretch(fleet.corpus, 0, CHUNK)
-    kilo = CHUNK / 1000
-    cuts = rules.cuts(chunk.text, 0, CHUNK, segment)
-    edges = [0, *(cut.position for cut in cuts), CHUNK]
-    segments = [chunk.text[a:b] for a, b in pairwise(edges)]
-    free, locked, unpacking = math.inf, math.inf, math.inf
-    for _ in range(rounds):
-        began = time.process_time()
-        encoded = encode_stretch(rules, encoder.encode_flat, chunk, segment)
-        whole = time.process_time() - began
-        began = time.process_time()
-        encoder.encode_flat(segments, array)  # nearly all of it without the lock
-        free = min(free, time.process_time() - began)
-        locked = min(locked, max(0.0, whole - free))
-        message = bytearray(pack(encoded))
-        began = time.process_time()
+    corpus = fleet.corpus
+    # All chunks once, as documents come from anywhere: what has just been encoded costs a fraction.
+    chunks = [Stretch(corpus, at, at + CHUNK) for at in range(0, len(corpus) - CHUNK + 1, CHUNK)]
+
+    def segments(chunk: Stretch) -> list[str]:
+        cuts = rules.cuts(corpus, chunk.start, chunk.end, segment)
+        return [corpus[a:b] for a, b in pairwise([chunk.start, *(cut.position for cut in cuts), chunk.end])]
+
+    divided = [segments(chunk) for chunk in chunks]
+    kilos = len(chunks) * CHUNK / 1000
+    with ThreadPoolExecutor(bench.workers) as crew:
+
+        def spent(call: Callable[..., Any], *arguments: Sequence[Any]) -> float:
+            """CPU seconds of all calls."""
+            began = time.process_time()
+            for _ in crew.map(call, *arguments):
+                pass
+            return time.process_time() - began
+
+        def whole(chunk: Stretch) -> Encoded:
+            return encode_stretch(rules, encoder.encode_flat, chunk, segment)
+
+        done = list(crew.map(whole, chunks))  # the memo of character pairs is full after this
+        all_of_it = spent(whole, chunks)
+        free = spent(lambda parts: encoder.encode_flat(parts, array), divided)  # nearly all of it without the lock
+    messages = [bytearray(pack(encoded)) for encoded in done]
+    began = time.process_time()
+    for message in messages:
         unpack(message, list)
-        unpacking = min(unpacking, time.process_time() - began)
+    unpacking = time.process_time() - began
     text = fleet.sources[0]
     for session in ("first", "second"):  # the first one fills the memo of character pairs
         appends = []
@@ -73,14 +89,18 @@ def measure(bench: Bench, fleet: Fleet, rounds: int = 5) -> Costs:
             began = time.process_time()
             tok.encode(turn, session=session, namespace=session)
             appends.append(time.process_time() - began)
-    job = tok._look_up("x" + fleet.corpus[:DIVIDE_FROM], list, None, None)
-    done = [encode_stretch(rules, encoder.encode_flat, stretch, segment) for stretch in job.stretches]
+    document = "x" + corpus[: 8 * DIVIDE_FROM]
+    began = time.process_time()
+    job = tok._look_up(document, list, None, None)
+    job.divide(rules, MOST_CHUNKS)
+    finish = time.process_time() - began
+    done = [whole(stretch) for stretch in job.stretches]
     began = time.process_time()
     tok._finish(job, False, done)
-    finish = time.process_time() - began
+    finish += time.process_time() - began
     return Costs(
-        sorted(appends)[len(appends) // 2] * 1e3, locked * 1e3 / kilo, free * 1e3 / kilo,
-        unpacking * 1e3 / kilo, finish * 1e6 / DIVIDE_FROM, tok._inline,
+        sorted(appends)[len(appends) // 2] * 1e3, max(0.0, all_of_it - free) * 1e3 / kilos, free * 1e3 / kilos,
+        unpacking * 1e3 / kilos, finish * 1e6 / len(document), tok._inline,
     )  # fmt: skip
 
 
@@ -101,6 +121,9 @@ class _Clock:
             then()
 
 
+_SLICE = 3.0  # ms that a thread runs before another one has its turn
+
+
 class _Servers:
     """So many equal servers behind one queue; the smallest key is served first."""
 
@@ -115,15 +138,17 @@ class _Servers:
         heapq.heappush(self._waiting, (key, next(self._number), work))
         self._next()
 
-    def hold(self, key: float, ms: float, then: Callable[[], None]) -> None:
-        def work(done: Callable[[], None]) -> None:
+    def run(self, ms: float, then: Callable[[], None]) -> None:
+        """So much work of a thread, in slices that take turns with those of others."""
+
+        def slice_(done: Callable[[], None]) -> None:
             def end() -> None:
                 done()
-                then()
+                self.run(ms - _SLICE, then) if ms > _SLICE else then()
 
-            self._clock.at(self._clock.now + ms, end)
+            self._clock.at(self._clock.now + min(ms, _SLICE), end)
 
-        self.take(key, work)
+        self.take(self._clock.now, slice_)
 
     def _next(self) -> None:
         while self._free and self._waiting:
@@ -140,8 +165,20 @@ def simulate(
 ) -> dict[str, list[float]]:
     """Latencies by kind, in ms, ascending."""
     clock = _Clock()
-    lock, crew = _Servers(clock, 1), _Servers(clock, workers)
+    lock, crew, cpu = _Servers(clock, 1), _Servers(clock, workers), _Servers(clock, workers)
     latencies: dict[str, list[float]] = {"all": []}
+
+    def hold(ms: float, then: Callable[[], None]) -> None:
+        """So much work under the interpreter lock."""
+
+        def work(done: Callable[[], None]) -> None:
+            def end() -> None:
+                done()
+                then()
+
+            cpu.run(ms, end)
+
+        lock.take(clock.now, work)
 
     def serve(arrival: Arrival) -> None:
         began = clock.now
@@ -154,10 +191,10 @@ def simulate(
             latencies["all"].append(clock.now - began)
 
         if arrival.kind == "append":
-            lock.hold(clock.now, costs.append_ms, answered)
+            hold(costs.append_ms, answered)
             return
         if size <= costs.inline:
-            lock.hold(clock.now, locked + free + costs.finish * kilo, answered)
+            hold(locked + free + costs.finish * kilo, answered)
             return
         most = MOST_CHUNKS if aging else min(MOST_CHUNKS, workers)
         chunks = min(most, size // CHUNK) if chunked and size >= DIVIDE_FROM and workers > 1 else 1
@@ -166,15 +203,15 @@ def simulate(
         def chunk_done() -> None:
             left[0] -= 1
             if not left[0]:
-                lock.hold(clock.now, costs.finish * kilo, answered)
+                hold(costs.finish * kilo, answered)
 
         def work(done: Callable[[], None]) -> None:
             def unlocked() -> None:
-                clock.at(clock.now + free / chunks, finished)
+                cpu.run(free / chunks, finished)
 
             def finished() -> None:
                 if processes:
-                    lock.hold(clock.now, costs.unpack * kilo / chunks, both)
+                    hold(costs.unpack * kilo / chunks, both)
                 else:
                     both()
 
@@ -183,9 +220,9 @@ def simulate(
                 chunk_done()
 
             if processes:
-                clock.at(clock.now + (locked + free) / chunks, finished)
+                cpu.run((locked + free) / chunks, finished)
             else:
-                lock.hold(clock.now, locked / chunks, unlocked)
+                hold(locked / chunks, unlocked)
 
         key = clock.now + aging * (locked + free)
         for _ in range(chunks):
