@@ -57,8 +57,9 @@ def _start(manager: Any) -> Adapter | None:
         return None
     delta = options.tokenizer(manager.tokenizer)
     admitted = delta.admission.admitted
-    # Further HTTP workers have no logging set up, and would not show what is no warning.
-    shown = logging.INFO if admitted and logging.getLogger().handlers else logging.WARNING
+    # Further HTTP workers have no logging set up, or half of it, and would not show what is no warning.
+    shows = logging.getLogger().handlers and log.isEnabledFor(logging.INFO)
+    shown = logging.INFO if admitted and shows else logging.WARNING
     log.log(shown, "Delta Tokenizer: %s", delta.describe())
     if getattr(manager, "enable_metrics", False):
         _export(delta)

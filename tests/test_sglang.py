@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
+import logging
 import pickle
 import subprocess
 import sys
@@ -264,6 +265,22 @@ def test_what_is_no_plain_text_model_stays_stock_and_is_said_once(
     hooks.start(None, manager)
     assert hooks.adapter_of(manager) is None
     assert [said in record.message for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(("level", "said_as"), [(logging.INFO, logging.INFO), (logging.WARNING, logging.WARNING)])
+def test_what_was_decided_is_said_where_it_is_shown(
+    level: int, said_as: int, adapter: Adapter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of 0.5.23 has a handler, and shows warnings only."""
+    monkeypatch.setattr(Options, "tokenizer", lambda self, live: adapter.delta)
+    caplog.set_level(level)  # of the root logger, as in a worker
+    manager = SimpleNamespace(
+        server_args=SimpleNamespace(tokenizer_backend="delta"), tokenizer=stock(adapter), mm_processor=None,
+        model_config=SimpleNamespace(is_embedding_gemma=False),
+    )  # fmt: skip
+    hooks.start(None, manager)
+    said = [record for record in caplog.records if record.message.startswith("Delta Tokenizer: config ")]
+    assert [record.levelno for record in said] == [said_as]
 
 
 def test_a_server_with_another_backend_is_left_alone(adapter: Adapter, caplog: pytest.LogCaptureFixture) -> None:
