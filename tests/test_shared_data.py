@@ -82,9 +82,20 @@ def adversarial(shared: Path) -> ModuleType:
 
 
 def test_big_cases(subject: Subject, shared: Path, run_slow: bool) -> None:
-    """Long runs, starved boundaries, floods of special tokens: scaled down by default."""
-    for _, _, _, text in adversarial(shared).big_cases(1.0 if run_slow else 0.004):
+    """Long runs, starved boundaries, floods of special tokens: scaled down."""
+    for _, _, _, text in adversarial(shared).big_cases(0.05 if run_slow else 0.004):
         as_append_edit_and_cold(subject, text)
+
+
+@pytest.mark.slow
+def test_big_cases_at_their_full_length(subject: Subject, shared: Path) -> None:
+    """Up to 5.5 million characters: as cold text, continued, and with a character less in the middle. Minutes each."""
+    tok, live = subject.tok, subject.live
+    for _, _, _, text in adversarial(shared).big_cases(1.0):
+        tok.clear()
+        cut = len(text) // 2
+        for step in (text, text + BASE, text[:cut] + text[cut + 1 :] + BASE):
+            assert_same(tok, live, step, session="s")
 
 
 def batches(strings: Iterator[str], size: int, separator: str) -> Iterator[str]:
