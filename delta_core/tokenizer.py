@@ -343,7 +343,11 @@ class DeltaTokenizer:
         """The stored transcript that shares the longest prefix with the text: of the key's own, else by content."""
         best: tuple[Branch, Transcript, int] | None = None
         by_content = self._store.by_content(namespace, text) if self._policy == "content" else ()
+        seen: set[Branch] = set()
         for branch in chain(self._store.of_key(key), by_content):
+            if branch in seen:  # the key's own is mostly found by content, too
+                continue
+            seen.add(branch)
             transcript = branch.transcript  # another thread may put the next one in its place
             old = transcript.text
             prefix = common_prefix(old, text)

@@ -19,7 +19,8 @@ from oracle import assert_all_ways, assert_same, battery, ids_of
 from tokenizers import Tokenizer
 
 import delta_core
-from delta_core import DeltaTokenizer, Reason, session_key
+from delta_core import DeltaTokenizer, Reason, session_key, tokenizer
+from delta_core.splice import common_prefix
 from delta_core.verify.generators import PIPELINES, frozen_config, live_from, spec
 
 
@@ -373,6 +374,22 @@ def test_the_work_of_a_turn_is_that_of_its_new_text(llama: Subject) -> None:
         text, new = text + part, new + len(part)
         assert tok.encode(text, session="s") == ids_of(llama.live, text)
     assert tok.stats().encoded_chars < 1.6 * new
+
+
+def test_a_conversation_found_by_key_and_by_content_is_compared_once(
+    llama: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    def counting(old: str, text: str) -> int:
+        compared.append(old)
+        return common_prefix(old, text)
+
+    monkeypatch.setattr(tokenizer, "common_prefix", counting)
+    old = llama.maker(5).text(4000)[:12_000] + "\nthe end"
+    llama.tok.encode(old, session="s")
+    assert_same(llama.tok, llama.live, "x" + old[1:6000] + "y" + old[6001:], session="s")
+    assert compared == [old]
 
 
 def test_clear_forgets_the_texts_and_keeps_the_counters(llama: Subject) -> None:
