@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -238,21 +238,28 @@ def common_blocks(old: str, new: str, prefix: int) -> list[Block]:
 def _realign(old: str, new: str, a: int, b: int, old_end: int, new_end: int) -> Block | None:
     """A block of old[a:old_end] and new[b:new_end] found by an anchor of either text in the other.
 
-    First near by, where a small edit ends; then as far as what can be gained is worth it.
+    An anchor that is only a phrase said twice is passed over: with it, what stands before it would be lost.
     """
+    for i, j in _anchors(old, new, a, b, old_end, new_end):
+        block = _grow(old, new, i, j, a, b, old_end, new_end)
+        if block.end - block.start >= _REALIGN_FROM:
+            return block
+    return None
+
+
+def _anchors(old: str, new: str, a: int, b: int, old_end: int, new_end: int) -> Iterator[tuple[int, int]]:
+    """Where the same few characters stand in both: first near by, where a small edit ends; then as far as it pays."""
     for reach in (_NEAR, _FAR * min(old_end - a, new_end - b)):
         for step in _ANCHOR_STEPS:
-            at = b + step
-            if at + _ANCHOR <= new_end:
-                found = old.find(new[at : at + _ANCHOR], a, min(old_end, a + step + reach))
+            i, j = a + step, b + step
+            if j + _ANCHOR <= new_end:
+                found = old.find(new[j : j + _ANCHOR], a, min(old_end, i + reach))
                 if found >= 0:
-                    return _grow(old, new, found, at, a, b, old_end, new_end)
-            at = a + step
-            if at + _ANCHOR <= old_end:
-                found = new.find(old[at : at + _ANCHOR], b, min(new_end, b + step + reach))
+                    yield found, j
+            if i + _ANCHOR <= old_end:
+                found = new.find(old[i : i + _ANCHOR], b, min(new_end, j + reach))
                 if found >= 0:
-                    return _grow(old, new, at, found, a, b, old_end, new_end)
-    return None
+                    yield i, found
 
 
 def _grow(old: str, new: str, i: int, j: int, a: int, b: int, old_end: int, new_end: int) -> Block:

@@ -118,6 +118,18 @@ def test_blocks_hold_the_same_characters_in_order(head: str, old: str, new: str,
         assert_blocks(head + old + tail, head + new + tail)
 
 
+def test_a_phrase_said_twice_is_no_block_of_its_own() -> None:
+    """A head was trimmed, a turn appended; what stands where an anchor is taken from also stands elsewhere."""
+    head, gone, kept, turn = ("".join(f"{what}{n:05d}, " for n in range(1500)) for what in ("sys", "old", "all", "new"))
+    phrase = "the very same words in two places of the text, as in a template. "
+    gone = gone[:4096] + phrase + gone[4096:]
+    kept = kept[:3000] + phrase + kept[3000:]
+    before, after = head + gone + kept, head + kept + turn
+    assert before.find(phrase) == len(head) + 4096
+    _, block, *_ = assert_blocks(before, after)
+    assert (block.start, block.shift) == (len(head + gone), -len(gone)) and block.end > len(before) - 10
+
+
 def test_several_edits_at_once_leave_several_blocks() -> None:
     parts = ["".join(f"{part}{i:04d} " for i in range(300)) for part in "abcd"]
     old = "".join(parts)
