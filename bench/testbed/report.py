@@ -16,14 +16,14 @@ from .simulate import Costs, Simulated
 @dataclass(slots=True)
 class Record:
     """Everything of one invocation. machine: facts and settings. highest: (encoder, design, rate) of the rate search.
-    calibration: measured and simulated P99 (ms) of documents with this machine's workers."""
+    calibration: P99 (ms) of documents with this machine's workers: measured, simulated, simulated once calibrated."""
 
     machine: dict[str, Any]
     runs: list[tuple[str, Run]] = field(default_factory=list)
     highest: list[tuple[str, str, float]] = field(default_factory=list)
     costs: dict[str, Costs] = field(default_factory=dict)
     simulated: list[tuple[str, Simulated]] = field(default_factory=list)
-    calibration: list[tuple[str, float, float]] = field(default_factory=list)
+    calibration: list[tuple[str, float, float, float]] = field(default_factory=list)
 
     @property
     def wrong(self) -> int:
@@ -94,8 +94,11 @@ def markdown(record: Record) -> str:
             for e, s in record.simulated
         ]
         lines += _table(("encoder", "workers", "design", f"rate with P99 ≤ {limit:g} ms", "documents P99, ms"), rows)
+        if not record.calibration:
+            return "\n".join([*lines, "Not calibrated: no bursts were measured.", ""])
         lines += ["Calibration, P99 of documents in bursts with this machine's workers:", ""]
-        lines += _table(("design", "measured", "simulated"), [[d, _ms(m), _ms(s)] for d, m, s in record.calibration])
+        head = ("design", "measured", "simulated", "calibrated")
+        lines += _table(head, [[d, *map(_ms, values)] for d, *values in record.calibration])
     return "\n".join(lines)
 
 
