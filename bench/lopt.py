@@ -26,9 +26,9 @@ from itertools import chain, pairwise
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer, fetch
-from delta_core.demo.session import generate
-from delta_core.demo.templates import render_turn
 from delta_core.verify.cases import Call, shrink
+
+from .texts import session
 
 CHUNKS, OVERLAP, COINCIDING, DOUBLINGS = 32, 512, 2, 5
 _SMALL = {"chunks": 2, "overlap": 4, "doublings": 1}  # for examples that fit on a line
@@ -147,15 +147,10 @@ def failing_example(live: Tokenizer, seam: Seam, *, tries: int = 20_000) -> str 
 # -- how often it falls back, and how often it differs --
 
 
-def _session(seed: int, characters: int) -> str:
-    *_, last = generate(seed=seed, target_chars=characters)
-    return render_turn("qwen3", last)
-
-
 def samples(characters: int, texts: int) -> Iterator[tuple[str, list[str]]]:
     """Kinds of long text, seeded."""
     rng = random.Random(7)
-    yield "agent sessions", [_session(seed, characters) for seed in range(texts)]
+    yield "agent sessions", [session("qwen3", characters, seed) for seed in range(texts)]
     yield "many-byte characters", ["".join(rng.choices(_MANY_BYTES, k=characters // 3)) for _ in range(texts)]
     # Runs longer than the largest overlap: tables drawn with lines, padding, counters, minified data.
     runs = ("-", " ", "ab", "=*", "0123456789", "🫨", "\n", "中文")
@@ -245,7 +240,7 @@ def main() -> int:
         print(f"  reference {_whole(live, example)}")
         print(f"  LoPT      {lopt(live, example, seam, **_SMALL).ids}")
     _show_samples(live, args.chars, args.texts)
-    _show_speed(live, _session(0, args.chars), args.rounds)
+    _show_speed(live, session("qwen3", args.chars, 0), args.rounds)
     return 0
 
 

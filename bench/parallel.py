@@ -26,17 +26,15 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
-from delta_core.demo.session import generate
-from delta_core.demo.templates import family_of, render_turn
 from delta_core.encoders import NAMES, EncoderUnavailable, version_of
-from delta_core.files import open_tokenizer
 
 from . import peers
 from .lopt import longest_run, lopt
 from .measure import Case, Contestant, Record, Result, Scene, machine, run
 from .ours import Delta
-from .texts import KINDS, transcript
-from .workloads import SPOILS, BenchError, of
+from .report import number, table
+from .texts import KINDS, session, transcript
+from .workloads import FULL, SPOILS, Bench, of
 
 CHAT = "chat"  # a tool-using session
 LOPT = "LoPT"
@@ -47,8 +45,7 @@ def text_of(kind: str, family: str, chars: int, seed: int) -> str:
     """Exactly so many characters that nobody has seen."""
     if kind != CHAT:
         return transcript(kind, family, chars, seed)
-    *_, last = generate(seed=seed, target_chars=chars)
-    return render_turn(family, last)[:chars]
+    return session(family, chars, seed)[:chars]
 
 
 def bare(name: str, path: Path) -> Contestant:
@@ -78,26 +75,19 @@ def contestants(path: Path, live: Tokenizer, note: Callable[[str], None]) -> Ite
 
 def measure(model: str, sizes: Sequence[int], kinds: Sequence[str], rounds: int) -> Record:
     """All texts with the cores that this process may use. Raises BenchError, FetchError."""
-    path, live = open_tokenizer(model, BenchError, lambda line: print(line, file=sys.stderr))
     record = Record("parallel", machine(apart=None))
-    tok = DeltaTokenizer(live, encoder="reference")
-    if not tok.admission.admitted:
-        raise BenchError(f"{model}: {tok.describe()}")
-    family = family_of(tok.admission.config)
+    bench = Bench(model, None, record, FULL)
+    path, live, family = bench.path, bench.live, bench.family
     pairs = list(contestants(path, live, record.note))
     everyone = [c for pair in pairs for c in pair]
     by_lopt = peers.Plain(LOPT, lambda text: lopt(live, text, longest_run).ids, again=False)
-
-    def reference(text: str) -> list[int]:
-        ids: list[int] = live.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
 
     for kind in kinds:
         for chars in sizes:
             cases = [Case("s", text_of(kind, family, chars, seed)) for seed in (0, 1)]
             scene = Scene("cold", path.parent.name, kind, 0, chars, cases)
             all_ = [(scene, c) for c in (*everyone, by_lopt)]
-            record.results += run(all_, reference, rounds=rounds, seconds=chars / 1e5)
+            record.results += run(all_, bench.reference, rounds=rounds, seconds=chars / 1e5)
             print(f"{kind}, {chars:,} characters", file=sys.stderr)
     # fastokens has one guard at most, in the tokenizers whose pattern ignores case; gigatoken has it, too.
     odd = {**SPOILS, "U+017F": "\u017f"}
@@ -107,20 +97,11 @@ def measure(model: str, sizes: Sequence[int], kinds: Sequence[str], rounds: int)
         Scene(name, path.parent.name, kinds[0], 0, len(text), [Case("s", text[:half] + put + text[half:])])
         for name, put in odd.items()
     ]
-    record.results += run([(s, d) for s in scenes for _, d in pairs], reference, rounds=3 * rounds, seconds=10)
+    record.results += run([(s, d) for s in scenes for _, d in pairs], bench.reference, rounds=3 * rounds, seconds=10)
     return record
 
 
 # -- tables --
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "--:|" * (len(head) - 2)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-def shown(r: Result) -> str:
-    return f"{r.median_ms:,.0f}" if r.median_ms >= 100 else f"{r.median_ms:,.1f}"
 
 
 def _wrong(r: Result) -> str:
@@ -140,11 +121,11 @@ def markdown(records: dict[int, Record]) -> str:
             by_lopt = of(here, LOPT)
             for name in names:
                 if name == LOPT:
-                    cells.append("differs" if by_lopt.wrong else shown(by_lopt))
+                    cells.append("differs" if by_lopt.wrong else number(by_lopt.median_ms))
                     continue
                 alone, ours = of(here, name), of(here, f"Delta, {name}")
-                cells.append("differs" if alone.wrong else shown(alone))
-                cells.append(f"{shown(ours)} ({alone.median_ms / ours.median_ms:.2f}×)" + _wrong(ours))
+                cells.append("differs" if alone.wrong else number(alone.median_ms))
+                cells.append(f"{number(ours.median_ms)} ({alone.median_ms / ours.median_ms:.2f}×)" + _wrong(ours))
             lines.append(cells)
     head = ["text", "cores"]
     for name in names:
@@ -156,8 +137,8 @@ def markdown(records: dict[int, Record]) -> str:
             clean = of(rows, row, "clean")
             others = [of(rows, row, s) for s in dict.fromkeys(r.scene for r in rows) if s != "clean"]
             odd.append(
-                [row, str(cores), shown(clean)]
-                + [f"{shown(r)} ({r.median_ms / clean.median_ms:.2f}×)" + _wrong(r) for r in others]
+                [row, str(cores), number(clean.median_ms)]
+                + [f"{number(r.median_ms)} ({r.median_ms / clean.median_ms:.2f}×)" + _wrong(r) for r in others]
             )
     spoiled = list(dict.fromkeys(r.scene for r in first.results if r.scene not in ("cold", "clean")))
     notes = "\n".join(f"- {note}" for note in first.notes)

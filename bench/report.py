@@ -99,18 +99,18 @@ def pivot(results: Sequence[Result], column: Callable[[Result], str], cell: Call
     columns = list(dict.fromkeys(map(column, results)))
     rows = list(dict.fromkeys(r.row for r in results if r.row not in wrong))
     by_place = {(r.row, column(r)): r for r in results}
-    return _table(
+    return table(
         ["", *columns],
         [[row, *(cell(by_place[row, c]) if (row, c) in by_place else "" for c in columns)] for row in rows],
     )
 
 
 def median(r: Result) -> str:
-    return f"{_number(r.median_ms)} ({_number(r.p99_ms)})" + (" WRONG" if r.wrong else "")
+    return f"{number(r.median_ms)} ({number(r.p99_ms)})" + (" WRONG" if r.wrong else "")
 
 
 def cpu(r: Result) -> str:
-    return f"{_number(r.cpu_s)} s" + (" WRONG" if r.wrong else "")
+    return f"{number(r.cpu_s)} s" + (" WRONG" if r.wrong else "")
 
 
 def fit_table(record: Record) -> str:
@@ -129,11 +129,11 @@ def fit_table(record: Record) -> str:
         rows.append([f.row, constant, above, share, slope, f"{f.slope_us / floor.slope_us:.2f}", f"{f.worst:.0%}"])
     head = ["time = constant + slope × history", "constant", "above the floor's", "share of a turn of 400K characters",
             "slope per 1M characters", "slope / floor's", "worst deviation"]  # fmt: skip
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def state_table(states: Sequence[State]) -> str:
-    return _table(
+    return table(
         ["tokenizer", "text", "characters", "tokens", "text, KB", "state beside it, KB", "bytes per token", "form"],
         [
             [s.tokenizer, s.kind, f"{s.chars:,}", f"{s.tokens:,}", f"{s.text_bytes / 1e3:,.0f}",
@@ -152,23 +152,23 @@ def churn_table(churns: Sequence[Churn]) -> str:
         grown = (f"{(rss - start) / 1e6:,.1f} ({n:,})" for n, rss, _, _ in at)
         rows.append([c.row, budget, *grown, f"{c.samples[-1][3]:,}"])
     head = ["resident MB above the start (after conversations)", "budget, MB", "", "", "", "at the end", "evictions"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def check_table(checks: Iterable[Check]) -> str:
-    return _table(
+    return table(
         ["target", "measured", "limit", ""],
         [[c.name, f"{c.value:.2f}", f"{'≤' if c.at_most else '≥'} {c.limit:g}", "holds" if c.holds else "**misses**"]
          for c in checks],
     )  # fmt: skip
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 

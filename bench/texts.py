@@ -13,7 +13,8 @@ from pathlib import Path
 
 from delta_core.demo.content import NARRATION, THOUGHTS, Writer, answer, material, system_prompt, tool_use
 from delta_core.demo.messages import Message
-from delta_core.demo.templates import render
+from delta_core.demo.session import generate
+from delta_core.demo.templates import render, render_turn
 
 _CHINESE = {
     "who": "我们 他们 这位工程师 项目经理 客户 仓库管理员 值班人员 "
@@ -109,6 +110,12 @@ def transcript(kind: str, family: str, chars: int, seed: int = 0) -> str:
         messages.append(Message("assistant" if len(messages) % 2 == 0 else "user", content))
         size += len(content)
     return render(family, messages, add_generation_prompt=False)[:chars]
+
+
+def session(family: str, chars: int, seed: int = 0) -> str:
+    """The last turn of a generated tool-using session of at least about so many characters."""
+    *_, last = generate(seed=seed, target_chars=chars)
+    return render_turn(family, last)
 
 
 def turns(kind: str, family: str, chars: int, count: int) -> list[str]:

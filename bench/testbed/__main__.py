@@ -163,12 +163,13 @@ def _simulate(
         and run.design in ("delta threads", "delta processes")
     ]  # fmt: skip
     if runs:
-        off = statistics.geometric_mean(run.kinds["document"].p99_ms / documents_ms(run, costs) for run in runs)
+        measured = [run.kinds["document"].p99_ms for run in runs]
+        simulated = [documents_ms(run, costs) for run in runs]
+        off = statistics.geometric_mean(m / s for m, s in zip(measured, simulated, strict=True))
         calibrated = costs.dearer(off)
-        for run in runs:
+        for run, m, s in zip(runs, measured, simulated, strict=True):
             name = f"{run.design} ({bench.encoder}, cold text {off:.2f} times as dear)"
-            measured = run.kinds["document"].p99_ms
-            record.calibration.append((name, measured, documents_ms(run, costs), documents_ms(run, calibrated)))
+            record.calibration.append((name, m, s, documents_ms(run, calibrated)))
         costs = calibrated
     for row in simulate.sweep(at, costs, (args.workers, 16, 32, 64), args.limit):
         record.simulated.append((bench.encoder, row))
