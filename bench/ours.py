@@ -54,7 +54,7 @@ class Floor(Contestant):
         self.name, self._live, self._rules = name, live, tok._rules
         self._array = form == "array"
         self._encode = window_encoder(live, tok.admission.encoder)
-        self._old, self._cut, self._kept = "", 0, 0
+        self._old, self._cut = "", 0
         self._ids: Any = []
 
     def prepare(self, case: Case) -> None:
@@ -65,9 +65,10 @@ class Floor(Contestant):
             near = max(cut.position for cut in cuts if cut.position + cut.right <= len(old))
             ids = self._live.encode_batch_fast([old], add_special_tokens=False)[0].ids
             tail = self._live.encode_batch_fast([old[near:]], add_special_tokens=False)[0].ids
+            kept = ids[: len(ids) - len(tail)]
             # Shared integers, as ours: a list of those that HF made for each occurrence waits twice as long for memory.
-            self._ids = array("q", ids) if self._array else shared_ids(ids)
-            self._old, self._cut, self._kept = old, near, len(ids) - len(tail)
+            self._ids = array("q", kept) if self._array else shared_ids(kept)
+            self._old, self._cut = old, near
         # As warm as a contestant that has just served the turn before.
         self.encode(Case(case.session, old))
 
@@ -75,10 +76,8 @@ class Floor(Contestant):
         text = case.text
         if not text.startswith(self._old):
             raise AssertionError("the floor knows appends only")
-        ids = self._ids[: self._kept]
         fresh = self._encode(text[self._cut :])
-        ids.extend(array("q", fresh) if self._array else fresh)
-        return ids
+        return self._ids + (array("q", fresh) if self._array else fresh)
 
 
 def window_encoder(live: Tokenizer, name: str) -> Callable[[str], list[int]]:

@@ -164,21 +164,38 @@ class Guarded:
             return []
         return [i for i, s in enumerate(segments) if (self._ascii or not s.isascii()) and guard.search(s)]
 
+    def _apart(self, segments: Sequence[str], held: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """The segments with those held emptied, and the reference's IDs of these."""
+        rest = list(segments)
+        for i in held:
+            rest[i] = ""
+        return rest, self._reference.encode_segments([segments[i] for i in held])
+
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        if self._held(segments):
-            return _flat(self.encode_segments(segments), kind)
-        return self._encoder.encode_flat(segments, kind)
+        held = self._held(segments)
+        if not held:
+            return self._encoder.encode_flat(segments, kind)
+        rest, theirs = self._apart(segments, held)
+        ids, ends = self._encoder.encode_flat(rest, kind)
+        result, at = container((), kind), 0
+        more = [0] * len(segments)
+        for i, found in zip(held, theirs, strict=True):
+            start = ends[i - 1] if i else 0
+            result += ids[at:start]
+            result += container(found, kind)
+            at = ends[i]
+            more[i] = len(found) - (at - start)
+        result += ids[at:]
+        return result, [end + extra for end, extra in zip(ends, accumulate(more), strict=True)]
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
         held = self._held(segments)
         if not held:
             return self._encoder.encode_segments(segments)
-        rest = list(segments)
-        for i in held:
-            rest[i] = ""
+        rest, theirs = self._apart(segments, held)
         result = self._encoder.encode_segments(rest)
-        for i, ids in zip(held, self._reference.encode_segments([segments[i] for i in held]), strict=True):
-            result[i] = ids
+        for i, found in zip(held, theirs, strict=True):
+            result[i] = found
         return result
 
 

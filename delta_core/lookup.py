@@ -8,9 +8,9 @@ compared character by character anyway, and it still proposes when something bef
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 
@@ -55,11 +55,27 @@ class PrefixIndex:
             window, digest_size=16, key=self._key, salt=namespace[:16], person=position.to_bytes(8, "little")
         ).digest()
 
-    def digests(self, namespace: bytes, text: str, known: tuple[bytes, ...] = (), same: int = 0) -> tuple[bytes, ...]:
-        """The digests of a text by position. `known`: those of a text with the same first `same` characters."""
+    def digests(
+        self,
+        namespace: bytes,
+        text: str,
+        known: tuple[bytes, ...] = (),
+        same: Sequence[tuple[int, int]] = (),
+    ) -> tuple[bytes, ...]:
+        """The digests of a text by position.
+
+        known: those of a text that has the characters `same` (start, end; ascending) at the same place.
+        """
+        result: list[bytes] = []
         held = bisect_right(_POSITIONS, len(text))
-        kept = min(bisect_right(_POSITIONS, same), len(known), held)
-        return known[:kept] + tuple(self._digest(namespace, text, p) for p in _POSITIONS[kept:held])
+        for start, end in same:
+            first = bisect_left(_POSITIONS, start + _WINDOW)
+            stop = min(bisect_right(_POSITIONS, end), len(known), held)
+            if first < stop:
+                result += [self._digest(namespace, text, p) for p in _POSITIONS[len(result) : first]]
+                result += known[first:stop]
+        result += [self._digest(namespace, text, p) for p in _POSITIONS[len(result) : held]]
+        return tuple(result)
 
     def add(self, branch: Hashable, digests: Iterable[bytes]) -> None:
         for digest in digests:

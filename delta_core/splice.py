@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -31,10 +31,9 @@ _ANCHOR_STEPS = (0, 64, 512, 4096, 32768)  # how far into a hole anchors are tak
 _NEAR = 2048  # how far an anchor is looked for at first (characters)
 _FAR = 16  # and then: this many times the shorter one of the two holes
 _MAX_BLOCKS = 8  # common blocks in one plan
-_COMPARED = 1 << 14  # characters compared in one step
-# How many of the last characters usually differ: none, a generation prompt, a message, several. Tried in this order.
-_OTHERWISE = (0, 256, 4096, 32768)
-_PROBE = 48  # characters before them that are looked at before everything is compared
+_COMPARED = 1 << 14  # characters compared in one step, unless a guess says more
+_LOOK = 64  # characters of one look at where texts part
+_GUESS_FROM = 1024  # characters they share before looking is worth while
 
 # Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there. The
 # nearer one leaves least to encode after an append, the further one when a generation prompt is replaced.
@@ -84,12 +83,13 @@ class Checkpoints:
 
 
 def _moved(numbers: array[int], shift: int) -> array[int]:
-    """The numbers, all of them `shift` larger."""
-    if shift == 0:
-        return numbers
-    if len(numbers) < 256:
-        return array("I", [n + shift for n in numbers])
-    return array("I", (np.frombuffer(numbers, np.uint32).astype(np.int64) + shift).astype(np.uint32).tobytes())
+    """The same array, all its numbers `shift` larger."""
+    if shift:
+        if len(numbers) < 256:
+            return array("I", [n + shift for n in numbers])
+        view = np.frombuffer(numbers, np.uint32)
+        view += np.uint32(shift & 0xFFFFFFFF)  # modulo 2**32, as is the sum
+    return numbers
 
 
 class Transcript(NamedTuple):
@@ -148,65 +148,60 @@ class Reuse(NamedTuple):
 def common_prefix(a: str, b: str, a_start: int = 0, b_start: int = 0, limit: int | None = None) -> int:
     """How many characters a[a_start:] and b[b_start:] share at their beginning, at most `limit`.
 
-    First everything but a few characters at once. Where that fails, growing, then halving comparisons of slices: no
-    step is per character in Python, but in a text with a few wide characters (one emoji is enough) most slices have
-    none, are narrower than the text, and take ten times as long to compare with it.
+    Cost: one comparison of what they share (a copy of it, too, unless that is all of `a`), and about 30 short ones.
     """
     most = min(len(a) - a_start, len(b) - b_start)
-    limit = most if limit is None else min(limit, most)
-    low, step = 0, 64
-    for otherwise in _OTHERWISE:
-        end = limit - otherwise
-        if end < _PROBE:
-            break
-        if b.startswith(a[a_start + end - _PROBE : a_start + end], b_start + end - _PROBE):
-            if b.startswith(a[a_start : a_start + end], b_start):
-                low = end
-            break
-    while low < limit:
-        step = min(step, limit - low)
-        if not b.startswith(a[a_start + low : a_start + low + step], b_start + low):
-            break
-        low += step
-        step = min(step * 4, _COMPARED)
-    else:
-        return limit
-    high = low + step  # a[low:high] differs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if b.startswith(a[a_start + low : a_start + middle], b_start + low):
-            low = middle
-        else:
-            high = middle
-    return low
+
+    def same(low: int, high: int) -> bool:
+        return b.startswith(a[a_start + low : a_start + high], b_start + low)
+
+    return _shared(same, most if limit is None else min(limit, most))
 
 
 def common_suffix(a: str, b: str, limit: int, a_end: int | None = None, b_end: int | None = None) -> int:
     """How many characters a[:a_end] and b[:b_end] share at their end, at most `limit`. Cost as common_prefix."""
     a_end = len(a) if a_end is None else a_end
     b_end = len(b) if b_end is None else b_end
-    limit = min(limit, a_end, b_end)
-    low, step = 0, 64
-    for otherwise in _OTHERWISE:
-        end = limit - otherwise
-        if end < _PROBE:
-            break
-        if b.startswith(a[a_end - end : a_end - end + _PROBE], b_end - end):
-            if b.startswith(a[a_end - end : a_end], b_end - end):
-                low = end
-            break
-    while low < limit:
-        step = min(step, limit - low)
-        if not b.startswith(a[a_end - low - step : a_end - low], b_end - low - step):
+
+    def same(low: int, high: int) -> bool:
+        return b.startswith(a[a_end - high : a_end - low], b_end - high)
+
+    return _shared(same, min(limit, a_end, b_end))
+
+
+def _shared(same: Callable[[int, int], bool], limit: int) -> int:
+    """The largest n up to `limit` with same(0, n), where same(low, high) compares the characters low .. high.
+
+    Where the texts part is guessed from looks at single places, then everything before it is compared at once: in a
+    text with a few wide characters (one emoji is enough) most short slices have none, are narrower than the text, and
+    take ten times as long to compare with it. Where the guess is wrong, and where texts of which only the middle
+    differs give nothing to guess from, growing comparisons find the place. No step is per character in Python.
+    """
+    guess = not same(max(0, limit - _LOOK), limit)
+    if not guess and same(0, limit):
+        return limit
+    low, high, step = 0, limit, _LOOK  # 0 .. low is the same, 0 .. high is not
+    while low + step < high:
+        if guess and low >= _GUESS_FROM:
+            near, far = low, high
+            while far - near > _LOOK:
+                middle = (near + far) // 2
+                if same(max(low, middle - _LOOK), middle):
+                    near = middle
+                else:
+                    far = middle
+            if same(low, near):
+                low, high = near, far
+                break
+            guess = False
+        if not same(low, low + step):
+            high = low + step
             break
         low += step
         step = min(step * 4, _COMPARED)
-    else:
-        return limit
-    high = low + step
     while high - low > 1:
         middle = (low + high) // 2
-        if b.startswith(a[a_end - middle : a_end - low], b_end - middle):
+        if same(low, middle):
             low = middle
         else:
             high = middle

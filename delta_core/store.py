@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
 
+from .ids import IdList
 from .lookup import PrefixIndex
 from .splice import Transcript
 
@@ -65,14 +66,19 @@ class Origin(NamedTuple):
     """Where a new transcript was spliced from.
 
     branch, transcript: the branch, and its transcript at the time.
-    prefix: characters both texts share at their beginning.
+    same: characters (start, end) that stand at the same place in both texts, ascending; first their common prefix.
     lost: characters of the old text that the new one does not hold any more.
     """
 
     branch: Branch
     transcript: Transcript
-    prefix: int
+    same: Sequence[tuple[int, int]]
     lost: int
+
+    @property
+    def prefix(self) -> int:
+        """Characters both texts share at their beginning."""
+        return self.same[0][1]
 
 
 class SessionStore:
@@ -156,25 +162,28 @@ class SessionStore:
         key: bytes | None,
         transcript: Transcript,
         origin: Origin | None = None,
-    ) -> None:
+    ) -> IdList:
         """Store a transcript; as the continuation of its origin when it is one, else as a branch of its own.
 
-        Cost: one digest per window of the text behind what it shares with its origin.
+        Returns its IDs as they are stored. Without an origin the lists that it brings are the store's from now on.
+        Cost: one digest per window of the text that its origin does not have at the same place.
         """
         if len(transcript.text) < MIN_REMEMBERED:
-            return
-        known, same = (origin.branch.digests, origin.prefix) if origin is not None else ((), 0)
+            return transcript.ids
+        known, same = (origin.branch.digests, origin.same) if origin is not None else ((), ())
         digests = self._index.digests(namespace, transcript.text, known, same)
         if origin is not None:
             with self._lock:
                 if self._continue(origin, key, transcript, digests):
-                    return
+                    return transcript.ids
         # A line of its own gets lists of its own: those of its origin will grow, and be counted, with the origin.
-        branch = Branch(namespace, key, transcript._replace(ids=transcript.ids.own(transcript.settled)), digests)
+        ids = transcript.ids.own(transcript.settled, fresh=origin is None)
+        branch = Branch(namespace, key, transcript._replace(ids=ids), digests)
         if branch.bytes <= self.budget:
             with self._lock:
                 self._insert(branch)
                 self._trim()
+        return ids
 
     def _trim(self) -> None:
         while self._bytes > self.budget:

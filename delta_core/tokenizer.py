@@ -329,7 +329,8 @@ class DeltaTokenizer:
         branch, old, prefix = found
         steps: list[Reuse | Stretch] = []
         at = kept = 0
-        for block in plan(old, text, common_blocks(old.text, text, prefix)):
+        blocks = common_blocks(old.text, text, prefix)
+        for block in plan(old, text, blocks):
             if block.start > at:
                 steps.append(Stretch(text, at, block.start, (), kind))
             steps.append(block)
@@ -337,7 +338,13 @@ class DeltaTokenizer:
             kept += block.end - block.start
         if at < size:
             steps.append(Stretch(text, at, size, TAIL, kind))
-        return _Job(text, kind, space, key, Origin(branch, old, prefix, len(old.text) - kept), steps, size - kept)
+        origin = Origin(
+            branch,
+            old,
+            same=[(start, end) for start, end, shift in blocks if shift == 0],
+            lost=len(old.text) - sum(end - start for start, end, _ in blocks),
+        )
+        return _Job(text, kind, space, key, origin, steps, size - kept)
 
     def _find(self, namespace: bytes, key: bytes | None, text: str) -> tuple[Branch, Transcript, int] | None:
         """The stored transcript that shares the longest prefix with the text: of the key's own, else by content."""
@@ -401,8 +408,7 @@ class DeltaTokenizer:
                 tokens += step.token_end - step.token_start
                 reused += step.token_end - step.token_start
 
-        ids = IdList.of(parts, kind)
-        self._remember(job, Transcript(text, ids, checkpoints), reused)
+        ids = self._remember(job, Transcript(text, IdList.of(parts, kind), checkpoints), reused)
         if self._shadow is not None:
             self._shadow.offer(text, ids)
         result = ids.copy()
@@ -423,19 +429,21 @@ class DeltaTokenizer:
                 log.warning("%s failed (%s): reference instead", self._encoder.name, type(error).__name__)
             return result
 
-    def _remember(self, job: _Job, transcript: Transcript, reused: int) -> None:
-        encoded = job.pending
+    def _remember(self, job: _Job, transcript: Transcript, reused: int) -> IdList:
+        """Put the new transcript into the store and count the request. Its IDs, as they are stored."""
+        encoded, ids = job.pending, transcript.ids
         if len(job.text) < MIN_REMEMBERED:
             self._counters.request("short", 0, encoded)
-            return
+            return ids
         origin = job.origin if reused else None
         path = "cold" if origin is None else "append" if origin.prefix == len(origin.transcript.text) else "splice"
         unchanged = origin is not None and origin.lost == 0 and encoded == 0 and origin.prefix == len(job.text)
         if origin is not None and unchanged and origin.branch.key == job.key:
             self._store.touch(origin.branch)
         else:
-            self._store.remember(job.namespace, job.key, transcript, origin)
+            ids = self._store.remember(job.namespace, job.key, transcript, origin)
         self._counters.request(path, reused, encoded, self._store.held)
+        return ids
 
     # -- the stock path --
 

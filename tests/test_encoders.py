@@ -71,6 +71,20 @@ def test_only_the_segments_with_a_guarded_character_go_to_the_reference(syntheti
     assert "e\u0301" not in inner.seen and "a😀b" not in inner.seen and "é" in inner.seen
 
 
+@pytest.mark.parametrize("kind", [list, array])
+@pytest.mark.parametrize("order", ["", "+", "-", "+-", "-+", "--++-", "+--+", "-++0-", "0-0"])
+def test_guarded_segments_come_in_their_place_in_the_flat_form(
+    order: str, kind: type, synthetic: Callable[..., Subject]
+) -> None:
+    encoder, inner = guarded(Reference(synthetic("llama3_1").live), (0x300, 0x36F))
+    segments = [{"+": f"plain {n}", "-": f"e\u0301 {n}", "0": ""}[c] for n, c in enumerate(order)]
+    parts = encoder.encode_segments(segments)
+    ids, ends = encoder.encode_flat(segments, kind)
+    assert type(ids) is kind and list(ids) == [i for part in parts for i in part]
+    assert ends == list(accumulate(map(len, parts)))
+    assert not any("\u0301" in seen for seen in inner.seen)
+
+
 @pytest.mark.parametrize("character", ["]", "^", "-", "\\", "[", "\n", "\x00", "&", "~", "\U0010ffff"])
 def test_any_character_can_be_guarded(character: str, synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("llama3_1")

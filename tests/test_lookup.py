@@ -78,7 +78,35 @@ def test_digests_taken_over_from_the_turn_before_are_those_computed_anew(
     index = PrefixIndex()
     shared = text_of(same)
     old, new = shared + "o" * old_extra, shared + "n" * new_extra
-    assert index.digests(SPACE, new, index.digests(SPACE, old), same) == index.digests(SPACE, new)
+    assert index.digests(SPACE, new, index.digests(SPACE, old), [(0, same)]) == index.digests(SPACE, new)
+
+
+@given(st.lists(st.integers(0, 9000), max_size=6), st.integers(0, 9000), st.integers(0, 9000))
+def test_digests_taken_over_around_edits_are_those_computed_anew(edits: list[int], old_size: int, size: int) -> None:
+    index = PrefixIndex()
+    old, new = text_of(9000)[:old_size], list(text_of(9000)[:size])
+    same, at = [], 0
+    for edit in sorted({e for e in edits if e < min(old_size, size)}):
+        new[edit] = "#"
+        same.append((at, edit))
+        at = edit + 1
+    same.append((at, min(old_size, size)))
+    text = "".join(new)
+    made: list[int] = []
+    digest = index._digest
+
+    def counting(namespace: bytes, text: str, position: int) -> bytes:
+        made.append(position)
+        return digest(namespace, text, position)
+
+    known = index.digests(SPACE, old)
+    index._digest = counting  # type: ignore[method-assign]
+    taken = index.digests(SPACE, text, known, same)
+    untouched = [
+        p for p in lookup._POSITIONS if p <= min(old_size, size) and "#" not in text[p - lookup._WINDOW : p]
+    ]
+    assert not set(made) & set(untouched)
+    assert taken == index.digests(SPACE, text)
 
 
 def test_digests_are_keyed_per_process_so_that_nobody_can_aim_at_a_bucket() -> None:

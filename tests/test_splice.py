@@ -52,10 +52,10 @@ def test_common_suffix_is_that_of_a_loop(shared: str, a: str, b: str, limit: int
 
 
 @given(st.one_of(SMALL, LONG), st.one_of(SMALL, LONG), st.one_of(SMALL, LONG), st.integers(0, 300))
-def test_comparing_most_of_it_at_once_changes_nothing(shared: str, a: str, b: str, limit: int) -> None:
+def test_guessing_where_texts_part_changes_nothing(shared: str, a: str, b: str, limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splice, "_PROBE", 3)
-        patch.setattr(splice, "_OTHERWISE", (0, 2, 30))
+        patch.setattr(splice, "_LOOK", 2)
+        patch.setattr(splice, "_GUESS_FROM", 2)
         want = naive_prefix(shared + a, shared + b)
         assert common_prefix(shared + a, shared + b) == want
         assert common_prefix("xy" + shared + a, "z" + shared + b, 2, 1, limit) == min(want, limit)

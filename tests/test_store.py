@@ -38,7 +38,7 @@ def by_content(store: SessionStore, text: str, namespace: str | None = None) -> 
 
 
 def continue_(store: SessionStore, branch: Branch, text: str, prefix: int, lost: int, key: bytes | None) -> None:
-    store.remember(branch.namespace, key, transcript(text), Origin(branch, branch.transcript, prefix, lost))
+    store.remember(branch.namespace, key, transcript(text), Origin(branch, branch.transcript, [(0, prefix)], lost))
     store._check()
 
 
@@ -104,7 +104,7 @@ def test_two_that_continue_one_text_at_once_both_stay() -> None:
     (branch,) = store.of_key(store.name(None, "s")[1])
     old = branch.transcript
     for end in ("one", "two"):
-        store.remember(branch.namespace, branch.key, transcript(LONG + end), Origin(branch, old, len(LONG), 0))
+        store.remember(branch.namespace, branch.key, transcript(LONG + end), Origin(branch, old, [(0, len(LONG))], 0))
         store._check()
     assert texts_of(store, "s") == [LONG + "two", LONG + "one"]
 
@@ -206,7 +206,7 @@ def test_threads_leave_the_store_consistent() -> None:
                 text = LONG + str(i) * (n + 1)
                 if branches:
                     old = branches[0].transcript
-                    store.remember(space, key, transcript(text), Origin(branches[0], old, len(LONG), i * 50))
+                    store.remember(space, key, transcript(text), Origin(branches[0], old, [(0, len(LONG))], i * 50))
                     store.touch(branches[0])
                 else:
                     store.remember(space, key, transcript(text))
@@ -265,7 +265,8 @@ class StoreMachine(RuleBasedStateMachine):
         old = branch.transcript.text
         kept = int(len(old) * keep)
         text = old[:kept] + "+" * more
-        self.store.remember(space, key, transcript(text), Origin(branch, branch.transcript, kept, len(old) - kept))
+        origin = Origin(branch, branch.transcript, [(0, kept)], len(old) - kept)
+        self.store.remember(space, key, transcript(text), origin)
         self.record(namespace, session, text)
 
     @rule(session=KEYS, namespace=SPACES)
