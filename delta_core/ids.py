@@ -76,13 +76,13 @@ def from_numbers(numbers: NDArray[np.unsignedinteger[Any]], kind: Kind) -> Ids:
     """
     if kind is not list:
         return array("q", numbers.astype("<i8").tobytes())
-    objects, known = _arrays
     try:
-        if known.take(numbers).all():
-            return objects.take(numbers).tolist()
-    except IndexError:
-        pass
-    return shared_ids(numbers.tolist())
+        known = _arrays[1].take(numbers)
+    except IndexError:  # above all IDs met so far
+        return shared_ids(numbers.tolist())
+    if not known.all():
+        _make(numbers[~known].tolist())
+    return _arrays[0].take(numbers).tolist()
 
 
 class IdList:

@@ -169,3 +169,11 @@ def test_an_encoders_numbers_become_shared_integers_or_an_array(numbers: list[in
     assert from_numbers(given_, array) == array("q", numbers)
     ids.append(1)  # a list of its own
     assert from_numbers(given_, list) == numbers
+
+
+def test_numbers_of_which_some_are_met_for_the_first_time_are_shared_too() -> None:
+    shared_ids([999_999])  # the table reaches so far
+    numbers = [900_001, 5, 900_002, 900_001, 999_999]
+    ids = from_numbers(np.array(numbers, np.uint32), list)
+    assert ids == numbers and ids[0] is ids[3]
+    assert all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
