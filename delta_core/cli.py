@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,6 +135,13 @@ def _version(args: argparse.Namespace) -> int:
     return 0
 
 
+def _bench(args: argparse.Namespace) -> int:
+    # The benchmark brings peers and peers' environments; it is no part of the installed package.
+    if not Path("bench", "__main__.py").is_file():
+        raise UsageError("to be run in a checkout of the repository, where the folder bench/ is")
+    return subprocess.call([sys.executable, "-m", "bench", *args.arguments])
+
+
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="delta", description="Exact, incremental prompt tokenization.")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -168,6 +176,9 @@ def parser() -> argparse.ArgumentParser:
     verify.add_arguments(p)
     p.set_defaults(run=verify.run)
 
+    p = commands.add_parser("bench", help="side by side with every exact peer (in a checkout)", add_help=False)
+    p.set_defaults(run=_bench)
+
     p = commands.add_parser("version", help="versions of this package, the reference and the encoders")
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=_version)
@@ -176,7 +187,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the console script."""
-    args = parser().parse_args(argv)
+    args, rest = parser().parse_known_args(argv)
+    if args.command == "bench":
+        args.arguments = rest  # its own parser's affair, --help included
+    elif rest:
+        parser().error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(args.run(args))
     except DeltaError as error:

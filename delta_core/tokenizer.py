@@ -89,6 +89,11 @@ class Admission:
     encoder: str
     note: str | None
 
+    @property
+    def why_not(self) -> str:
+        """The mismatches in one line, empty when admitted."""
+        return "; ".join(map(str, self.mismatches))
+
 
 @dataclass(slots=True)
 class _Job:
@@ -172,7 +177,7 @@ class DeltaTokenizer:
         verdict = admit(self._reference, None if config is None else [config])
         if verdict.frozen is None:
             self.admission = Admission(False, verdict.nearest, verdict.mismatches, verdict.reason, "reference", None)
-            self._detail = f" ({'; '.join(map(str, verdict.mismatches))})"
+            self._detail = f" ({self.admission.why_not})"
             return
         self._rules = rules_for(verdict.frozen, self._reference)
         affixes = self._reference.affixes()
@@ -513,7 +518,7 @@ class DeltaTokenizer:
         """What was decided at the start, in one line for a log."""
         admission = self.admission
         if not admission.admitted:
-            return "not admitted, stock path: " + "; ".join(map(str, admission.mismatches))
+            return f"not admitted, stock path: {admission.why_not}"
         line = (
             f"config {admission.config}, encoder {admission.encoder} {version_of(admission.encoder)}, "
             f"policy {self._policy}, budget {self._store.budget >> 20} MiB"

@@ -64,7 +64,7 @@ def open_subject(
     frozen = config or admit(reference).frozen
     tok = DeltaTokenizer(live, encoder=encoder, config=frozen)
     if frozen is None or not tok.admission.admitted:
-        raise SubjectError(f"{name}: not admitted: {'; '.join(map(str, tok.admission.mismatches))}")
+        raise SubjectError(f"{name}: not admitted: {tok.admission.why_not}")
     if tok.admission.encoder != encoder:
         raise SubjectError(f"{name}: {tok.admission.note}")
     return Subject(
