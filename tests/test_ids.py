@@ -177,3 +177,14 @@ def test_numbers_of_which_some_are_met_for_the_first_time_are_shared_too() -> No
     ids = from_numbers(np.array(numbers, np.uint32), list)
     assert ids == numbers and ids[0] is ids[3]
     assert all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
+
+
+def test_a_base_that_another_thread_grows_while_it_is_copied_gives_the_ids_of_its_own() -> None:
+    class Grown(list[int]):
+        def __add__(self, other: list[int]) -> list[int]:  # type: ignore[override]
+            self.append(99)
+            return [*self, *other]
+
+    base = Grown([1, 2, 3])
+    assert IdList([(base, 0, 3), ([4, 5], 0, 2)]).copy() == [1, 2, 3, 4, 5]
+    assert base == [1, 2, 3, 99], "the sum was made, and seen to be too long"
