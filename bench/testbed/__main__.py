@@ -97,8 +97,8 @@ def _measure(
     sample = 6 if args.quick else 24
     designs = {
         "appends": FRONT_ENDS,
-        "bursts": ("delta serial", "delta threads", "delta processes", *(() if args.quick else QUEUES)),
-        "starts": ("whole documents", "delta threads", "delta processes"),
+        "bursts": (*FRONT_ENDS[2:], *(() if args.quick else QUEUES)),
+        "starts": ("delta as shipped", "whole documents", "delta threads", "delta processes"),
     }
 
     def arrivals(scenario: str, rate: float, seconds: float = args.seconds) -> list[Arrival]:

@@ -149,6 +149,8 @@ class Bench:
             return OnLoop(name, live, lambda text: fast.encode_segments([text])[0])
         tok, live = self.tokenizer()
         n = self.workers
+        if name == "delta as shipped":
+            return Delta(name, tok, live, tok._workers())
         if name == "delta serial":
             return Delta(name, tok, live, self.threads(tok, 1), serial=True)
         if name == "delta threads":
@@ -174,7 +176,7 @@ class Bench:
         return Delta(name, tok, live, pools[name](), inline=-1)
 
 
-FRONT_ENDS = ("reference", "fastokens", "delta serial", "delta threads", "delta processes")
+FRONT_ENDS = ("reference", "fastokens", "delta as shipped", "delta serial", "delta threads", "delta processes")
 QUEUES = (
     "queue: per-worker FIFO",
     "queue: two lanes",
