@@ -229,7 +229,7 @@ def test_readmes_section_is_put_between_its_marks_only(tmp_path: Path, capsys: p
     assert report.readme(tmp_path, target) == 0
     written = target.read_text(encoding="utf-8")
     assert written.startswith("before\n<!-- bench -->\n\na CPU") and written.endswith("\n<!-- /bench -->\nafter\n")
-    assert "missed: a target: 1.70" in written and "-->old" not in written
+    assert "| a target | ≤ 1.6 | 1.70 | 1.70 to 1.70 | 0 of 1 |" in written and "-->old" not in written
     assert report.readme(tmp_path, None) == 0 and "a CPU" in capsys.readouterr().out
     target.write_text("no marks", encoding="utf-8")
     assert report.readme(tmp_path, target) == 2 and target.read_text(encoding="utf-8") == "no marks"
