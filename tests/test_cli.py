@@ -86,6 +86,7 @@ def test_bench_is_run_where_a_checkout_is(
     assert cli.main(["bench", "turn"]) == 2
     assert "checkout" in capfd.readouterr().err
     (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__init__.py").touch()  # a package comes before the one of an editable install
     (tmp_path / "bench" / "__main__.py").write_text("import sys; print(*sys.argv[1:]); sys.exit(7)")
     arguments = ["turn", "--quick", "--out", "x", "--tokenizers", "qwen3", "-h"]
     assert cli.main(["bench", *arguments]) == 7
