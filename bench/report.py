@@ -159,9 +159,12 @@ def churn_table(churns: Sequence[Churn]) -> str:
 def check_table(checks: Iterable[Check]) -> str:
     return table(
         ["target", "measured", "limit", ""],
-        [[c.name, f"{c.value:.2f}", f"{'≤' if c.at_most else '≥'} {c.limit:g}", "holds" if c.holds else "**misses**"]
-         for c in checks],
-    )  # fmt: skip
+        [[c.name, f"{c.value:.2f}", _limit(c), "holds" if c.holds else "**misses**"] for c in checks],
+    )
+
+
+def _limit(check: Check) -> str:
+    return f"{'≤' if check.at_most else '≥'} {check.limit:g}"
 
 
 def target_table(checks: Sequence[Check]) -> str:
@@ -172,10 +175,9 @@ def target_table(checks: Sequence[Check]) -> str:
     rows = []
     for name, group in groups.items():
         values = [c.value for c in group]
-        limit = f"{'≤' if group[0].at_most else '≥'} {group[0].limit:g}"
         held = sum(c.holds for c in group)
         spread = f"{min(values):.2f} to {max(values):.2f}"
-        rows.append([name, limit, f"{statistics.median(values):.2f}", spread, f"{held} of {len(group)}"])
+        rows.append([name, _limit(group[0]), f"{statistics.median(values):.2f}", spread, f"{held} of {len(group)}"])
     head = ["target, over all tokenizers and kinds of text", "limit", "median", "least to most", "held"]
     return table(head, rows) if rows else ""
 

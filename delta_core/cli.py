@@ -187,11 +187,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the console script."""
-    args, rest = parser().parse_known_args(argv)
+    root = parser()
+    args, rest = root.parse_known_args(argv)
     if args.command == "bench":
         args.arguments = rest  # its own parser's affair, --help included
     elif rest:
-        parser().error(f"unrecognized arguments: {' '.join(rest)}")
+        root.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(args.run(args))
     except DeltaError as error:

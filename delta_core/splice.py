@@ -83,7 +83,7 @@ class Checkpoints:
 
 
 def _moved(numbers: array[int], shift: int) -> array[int]:
-    """The same array, all its numbers `shift` larger."""
+    """The numbers, all of them `shift` larger. The array is the caller's own: it may be changed, and returned."""
     if shift:
         if len(numbers) < 256:
             return array("I", [n + shift for n in numbers])

@@ -30,7 +30,7 @@ from delta_core.pool.workers import cores
 
 from ..measure import machine, p99
 from . import report, simulate
-from .designs import FRONT_ENDS, NAMES, QUEUES, Bench
+from .designs import FRONT_ENDS, NAMES, OURS, QUEUES, Bench
 from .drive import Run, drive, highest_rate
 from .load import Arrival, Burst, Fleet, schedule
 
@@ -97,7 +97,7 @@ def _measure(
     sample = 6 if args.quick else 24
     designs = {
         "appends": FRONT_ENDS,
-        "bursts": (*FRONT_ENDS[2:], *(() if args.quick else QUEUES)),
+        "bursts": (*OURS, *(() if args.quick else QUEUES)),
         "starts": ("delta as shipped", "whole documents", "delta threads", "delta processes"),
     }
 
