@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 _current: ContextVar[tuple[str | None, str | None]] = ContextVar("delta_session", default=(None, None))
+
+# Begins the names of salts that are no strings. Drawn at random: no client can send a string that equals such a name.
+_APART = secrets.token_hex(16)
+_PLAIN = (bool, int, float, bytes, str, type(None))  # two different values of one of these types differ in their repr
 
 
 @contextmanager
@@ -28,3 +33,23 @@ def session_key(session: str | None, namespace: str | None = None) -> Iterator[N
 def current() -> tuple[str | None, str | None]:
     """The session and the namespace of the running context; (None, None) outside any."""
     return _current.get()
+
+
+def salt_name(salt: object) -> str:
+    """The namespace of an engine's cache salt: the same for the same salt, another for any other. Empty for none.
+
+    None and "" are no salt. Engines refuse most salts that are no strings, but not before every tokenization, and some
+    they serve; such a one must not share with those who have none. Its name is made of type and value. A value that may
+    look like another one gets a name that it alone has, once. Never raises.
+    """
+    if salt is None:
+        return ""
+    if isinstance(salt, str):
+        return str.__str__(salt)  # of a subclass, the characters that it is compared by
+    parts = salt if type(salt) is list or type(salt) is tuple else (salt,)
+    if all(type(part) in _PLAIN for part in parts):
+        try:
+            return f"{_APART}{type(salt).__name__}{salt!r}"
+        except ValueError:  # an int of more digits than Python writes
+            pass
+    return secrets.token_hex(16)

@@ -33,7 +33,10 @@ class Reason(str, Enum):
     POOL_FULL = "pool_full"  # the workers' queue holds all it may hold: the caller encodes
     POOL_FAILED = "pool_failed"  # a worker died, or an encoder raised there: the caller encodes
     OFFSETS = "offsets"  # the engine asks for more than IDs
+    KEYWORD_UNKNOWN = "keyword_unknown"  # the engine's call has a keyword whose meaning is not known here
+    SALT_UNKNOWN = "salt_unknown"  # a prompt came past the hooks that know its salt: with whom to share it is unknown
     TRUNCATED = "truncated"  # longer than the engine truncates to: which IDs remain is its own affair
+    KEY_FAILED = "key_failed"  # no session and salt could be made of a request: it shares with none
     ADAPTER_FAILED = "adapter_failed"  # a fault of the adapter's
     INTERNAL = "internal"  # a fault of our own
 

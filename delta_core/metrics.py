@@ -22,7 +22,9 @@ class Stats:
         stored was reused, up to the last checkpoint), splice (parts were reused), stock (the reference alone).
     reused_tokens, encoded_chars: IDs taken over from earlier requests; characters given to an encoder.
     bytes, sessions: memory held by the store, branches in it. evictions: branches pushed out of it.
-    fallbacks: requests by reason for which the stock path, or the reference in place of a fast encoder, served.
+    fallbacks: by reason, how often the stock path served a request. For encoder_failed: the reference stood in for one
+        call of the fast encoder; pool_full, pool_failed: the caller for the pool; key_failed: a namespace of the
+        request's own for its session and salt.
     shadow: shadow checks by result: same, different, skipped (too many were waiting, or the tokenizer had changed).
     """
 
@@ -107,7 +109,11 @@ class Prometheus:
         self._reused = client.Counter(f"{name}_reused_tokens", "IDs taken over from earlier requests", registry=where)
         self._encoded = client.Counter(f"{name}_encoded_characters", "Characters that were encoded", registry=where)
         self.fallbacks = client.Counter(
-            f"{name}_fallbacks", "Requests the stock tokenizer served, by reason", ["reason"], registry=where
+            f"{name}_fallbacks",
+            "Requests the stock tokenizer served, by reason; for encoder_failed, pool_* and key_failed: times that the "
+            "reference, the caller or a namespace of the request's own stood in",
+            ["reason"],
+            registry=where,
         )
         self.shadow = client.Counter(f"{name}_shadow_checks", "Shadow checks, by result", ["result"], registry=where)
         self._held = client.Gauge(

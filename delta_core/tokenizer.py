@@ -170,7 +170,7 @@ class DeltaTokenizer:
         self._pool: WorkerPool | None = None
         self._pool_lock = threading.Lock()
         self._process = os.getpid()
-        self._detail = ""  # for the log: the sections that differ, or where the last fault of our own happened
+        self._detail: dict[Reason, str] = {}  # for the log: the sections that differ; where the first fault happened
         self._reference: Reference | None = None
         self._shadow: Shadow | None = None
         try:
@@ -182,7 +182,8 @@ class DeltaTokenizer:
         verdict = admit(self._reference, None if config is None else [config])
         if verdict.frozen is None:
             self.admission = Admission(False, verdict.nearest, verdict.mismatches, verdict.reason, "reference", None)
-            self._detail = f" ({self.admission.why_not})"
+            if verdict.reason is not None:
+                self._detail[verdict.reason] = f" ({self.admission.why_not})"
             return
         self._rules = rules_for(verdict.frozen, self._reference)
         affixes = self._reference.affixes()
@@ -460,7 +461,7 @@ class DeltaTokenizer:
     def _stock(self, text: Any, kind: Kind, special: bool, reason: Reason | None) -> Any:
         assert reason is not None
         if self.fallback(reason):
-            log.warning("stock path: %s%s", reason, self._detail)
+            log.warning("stock path: %s%s", reason, self._detail.get(reason, ""))
         reference = self._reference
         if reference is None:
             ids = list(self._live.encode(text, add_special_tokens=special))
@@ -477,7 +478,8 @@ class DeltaTokenizer:
             return Reason.BAD_TEXT
         # Where it happened, never the message: that one may quote the text.
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        self._detail = f" ({type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno})"
+        where = f" ({type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno})"
+        self._detail.setdefault(Reason.INTERNAL, where)
         return Reason.INTERNAL
 
     def _threads(self) -> ThreadPoolExecutor:

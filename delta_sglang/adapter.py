@@ -26,20 +26,28 @@ _rendering: ContextVar[bool] = ContextVar("delta_rendering", default=False)
 
 
 class Adapter:
-    """What a tokenizer manager tokenizes with.
+    """What a tokenizer manager tokenizes with, or, where the tokenizer is refused, counts with.
 
-    live: the tokenizer that SGLang loaded. Its class is replaced by one with another `encode`, see `override_encode`.
+    live: the tokenizer that SGLang loaded. If it is admitted, its class is replaced by one with another `encode`, see
+        `override_encode`.
     """
 
     def __init__(self, live: Any, delta: DeltaTokenizer, options: Options) -> None:
         self.live, self.delta, self._options = live, delta, options
+
+    def refusal(self, manager: Any) -> Reason | None:
+        """Why SGLang's own tokenizer is to serve all prompts of its manager, or None."""
+        if manager.tokenizer is not self.live:
+            return Reason.LIVE_CHANGED
+        return self.delta.admission.reason
 
     def key(self, request: Any) -> Key:
         """The request's key. When it can't be had, a namespace of its own: nothing may be shared across salts."""
         try:
             return key_of(request, self._options.rid_separator)
         except Exception as error:  # noqa: BLE001 - a hint that fails must not fail the request
-            self.failed(error, stock=False)
+            if self.delta.fallback(Reason.KEY_FAILED, stock=False):
+                log.error("no key, nothing is shared: %s (%s)", Reason.KEY_FAILED, _where(error))
             return Key(None, secrets.token_hex(16))
 
     async def ids(self, texts: str | Sequence[str], keys: Sequence[Key]) -> array[int] | list[array[int]]:
@@ -76,15 +84,22 @@ class Adapter:
         """What `tokenizer.encode` returns for a chat prompt: a list, as SGLang asks for one, adds to it, repeats it."""
         return self.delta.encode(text, add_special_tokens=add_special_tokens)
 
-    def failed(self, error: Exception, *, stock: bool = True) -> None:
-        """Count a fault of ours; where it happened is logged the first time, never what it says: that may be text.
+    def failed(self, error: Exception) -> None:
+        """Count a request that SGLang's own tokenizer served because of a fault of ours; logged the first time."""
+        if self.delta.fallback(Reason.ADAPTER_FAILED):
+            log.error("stock path: %s (%s)", Reason.ADAPTER_FAILED, _where(error))
 
-        stock: SGLang's own tokenizer served the request.
-        """
-        if self.delta.fallback(Reason.ADAPTER_FAILED, stock=stock):
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno}"
-            log.error("stock path: %s (%s)", Reason.ADAPTER_FAILED, where)
+    def left(self, reason: Reason, prompts: int = 1) -> None:
+        """Count prompts that are left to SGLang's own tokenizer; logged the first time, unless the startup line did."""
+        first = [self.delta.fallback(reason) for _ in range(prompts)]
+        if any(first) and reason is not self.delta.admission.reason:
+            log.warning("stock path: %s", reason)
+
+
+def _where(error: Exception) -> str:
+    """Where it happened, never what it says: that may be text of a prompt."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno}"
 
 
 def override_encode(adapter: Adapter) -> None:

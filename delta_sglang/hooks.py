@@ -23,9 +23,9 @@ _batch: ContextVar[Sequence[Key]] = ContextVar("delta_batch", default=())
 
 
 def adapter_of(manager: Any) -> Adapter | None:
-    """The manager's adapter, while it still tokenizes with the tokenizer that was admitted."""
+    """The manager's adapter, while it tokenizes with a tokenizer that was admitted."""
     adapter: Adapter | None = getattr(manager, _ADAPTER, None)
-    return adapter if adapter is not None and manager.tokenizer is adapter.live else None
+    return adapter if adapter is not None and adapter.refusal(manager) is None else None
 
 
 def start(_result: None, manager: Any) -> None:
@@ -63,10 +63,9 @@ def _start(manager: Any) -> Adapter | None:
     log.log(shown, "Delta Tokenizer: %s", delta.describe())
     if getattr(manager, "enable_metrics", False):
         _export(delta)
-    if not admitted:
-        return None
     adapter = Adapter(manager.tokenizer, delta, options)
-    override_encode(adapter)
+    if admitted:
+        override_encode(adapter)
     return adapter
 
 
@@ -106,10 +105,13 @@ async def tokenize_texts(
     original: Callable[..., Awaitable[Any]], manager: Any, texts: Any, is_cross_encoder: bool = False
 ) -> Any:
     """Around `_tokenize_texts`: texts of /generate, /v1/completions and embeddings, before any queue of SGLang's."""
-    adapter = adapter_of(manager)
+    adapter: Adapter | None = getattr(manager, _ADAPTER, None)
+    if adapter is None:
+        return await original(manager, texts, is_cross_encoder)
     keys = _batch.get()
-    ours = isinstance(texts, str) or (isinstance(texts, list) and len(texts) == len(keys) > 0)
-    if adapter is None or is_cross_encoder or not ours:
+    reason = adapter.refusal(manager) or _refusal(texts, keys, is_cross_encoder)
+    if reason is not None:
+        adapter.left(reason, len(texts) if isinstance(texts, list) else 1)
         return await original(manager, texts, is_cross_encoder)
     try:
         return await adapter.ids(texts, keys), None
@@ -119,13 +121,30 @@ async def tokenize_texts(
         return result
 
 
+def _refusal(texts: Any, keys: Sequence[Key], is_cross_encoder: bool) -> Reason | None:
+    """Why SGLang's own tokenizer is to serve these texts, or None."""
+    if is_cross_encoder:
+        return Reason.NOT_TEXT_MODEL
+    if isinstance(texts, list):
+        return None if len(texts) == len(keys) > 0 else Reason.SALT_UNKNOWN
+    return None if isinstance(texts, str) else Reason.NOT_TEXT
+
+
 def process_messages(original: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
     """Around `OpenAIServingChat._process_messages`: it renders and encodes the prompts of all chat-like endpoints."""
-    adapter = adapter_of(serving.tokenizer_manager)
+    manager = serving.tokenizer_manager
+    adapter: Adapter | None = getattr(manager, _ADAPTER, None)
     if adapter is None:
         return original(serving, request, *args, **kwargs)
-    with adapter.rendering(request):
-        return original(serving, request, *args, **kwargs)
+    reason = adapter.refusal(manager)
+    if reason is None:
+        with adapter.rendering(request):
+            return original(serving, request, *args, **kwargs)
+    result = original(serving, request, *args, **kwargs)
+    # Text comes through `_tokenize_texts` later, and IDs may be the client's own.
+    if isinstance(getattr(result, "prompt_ids", None), list) and getattr(request, "input_ids", None) is None:
+        adapter.left(reason)
+    return result
 
 
 async def make_request(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from delta_core.context import salt_name
+
 
 class Key(NamedTuple):
     """session: where to look first, a hint; None to look by content. namespace: what nothing is shared across."""
@@ -22,7 +24,7 @@ def key_of(request: Any, rid_separator: str | None = None) -> Key:
     SGLang's prefix cache. A request with session_params continues a text on the server's side: it has no session.
     All of it is the client's word; a wrong one costs time, never a wrong ID.
     """
-    salt, extra = _text(request, "cache_salt"), _text(request, "extra_key")
+    salt, extra = _salt(request, "cache_salt"), _salt(request, "extra_key")
     # The length keeps apart what would otherwise be the same characters, split differently.
     namespace = f"{len(salt)}:{salt}{extra}" if salt or extra else None
     if getattr(request, "session_params", None):
@@ -40,6 +42,20 @@ def key_of(request: Any, rid_separator: str | None = None) -> Key:
     return NO_KEY
 
 
-def _text(request: Any, field: str) -> str:
+def _salt(request: Any, field: str) -> str:
+    """A salt by the name that nothing but the same salt has, whatever the client sent.
+
+    SGLang splits a batch's lists before it tokenizes, and refuses other types there; but a chat is tokenized before
+    anyone has looked at its salt. A list of one is the salt of its one prompt then (n > 1); what else comes is refused
+    afterwards.
+    """
     value = getattr(request, field, None)
-    return value if isinstance(value, str) else ""  # a batch's lists are split before anything is tokenized
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        return salt_name(value[0])
+    return salt_name(value)
+
+
+def _text(request: Any, field: str) -> str:
+    """A hint, which other types don't give: where to look decides nothing."""
+    value = getattr(request, field, None)
+    return value if isinstance(value, str) else ""

@@ -18,7 +18,7 @@ _HEADER = b"x-session-id"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """session: of one conversation, None when the client names none. namespace: the cache salt, None without one."""
+    """session: of one conversation, None when the client names none. namespace: the cache salt's, None without one."""
 
     session: str | None
     namespace: str | None
@@ -76,15 +76,27 @@ def of_body(request: object, separator: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def of_render(prompt_extras: object) -> Iterator[None]:
-    """Within this block prompts are tokenized for the session found so far and the salt among these extras."""
-    salt = prompt_extras.get("cache_salt") if isinstance(prompt_extras, Mapping) else None
+    """Within this block prompts are tokenized for the session found so far and the salt among these extras.
+
+    Extras that are no mapping may hold any salt: they are one themselves.
+    """
+    if prompt_extras is not None and not isinstance(prompt_extras, Mapping):
+        prompt_extras = {"cache_salt": prompt_extras}
+    salt = namespace_of(prompt_extras)
     body = _body.get() or _Body()
     session = body.session_id or _header.get() or body.xargs_session_id or body.request_id_prefix
-    token = _key.set(Key(session, _text(salt)))
+    token = _key.set(Key(session, salt))
     try:
         yield
     finally:
         _key.reset(token)
+
+
+def namespace_of(holder: Mapping[str, Any] | None) -> str | None:
+    """The namespace of the salt among a request's extras or in an offline prompt; None without one."""
+    from delta_core.context import salt_name  # not at the top: a process without the adapter imports nothing of it
+
+    return salt_name(None if holder is None else holder.get("cache_salt")) or None
 
 
 def current() -> Key | None:

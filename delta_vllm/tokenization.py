@@ -86,8 +86,8 @@ class PromptTokenizer:
                 self._note(reason)
                 return None
             assert key is not None
-            salt = prompt.get("cache_salt")  # offline prompts carry it themselves
-            namespace = salt if isinstance(salt, str) and salt else key.namespace
+            # Offline prompts carry their salt themselves. vLLM puts the extras' in its place where both are there.
+            namespace = key.namespace or keys.namespace_of(prompt)
             session = key.session or (namespace if self._salt_is_key else None)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request; counted, logged once
             self._note(Reason.ADAPTER_FAILED, f" ({type(error).__name__})")
@@ -111,11 +111,11 @@ class PromptTokenizer:
         if renderer.get_tokenizer() is not self._live:
             return Reason.LIVE_CHANGED
         if key is None:
-            return Reason.HOOK_MISSING  # somebody tokenizes past the hooks that know the salt
-        if getattr(params, "return_token_offsets", False) or not kwargs.keys() <= _KEYWORDS:
+            return Reason.SALT_UNKNOWN  # somebody tokenizes past the hooks that know the salt
+        if getattr(params, "return_token_offsets", False) or kwargs.get("return_offsets_mapping"):
             return Reason.OFFSETS
-        if not isinstance(kwargs.get("add_special_tokens"), bool):
-            return Reason.OFFSETS
+        if not kwargs.keys() <= _KEYWORDS or not isinstance(kwargs.get("add_special_tokens"), bool):
+            return Reason.KEYWORD_UNKNOWN
         # Asked here, too, because DeltaTokenizer's own stock path asks the backend, and vLLM's asks copies of it.
         return self.delta.refusal(text)
 

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Subject
 
-from delta_core import DeltaTokenizer
+from delta_core import DeltaTokenizer, Reason
 from delta_core.metrics import Prometheus
 
 client = pytest.importorskip("prometheus_client")
@@ -47,6 +48,51 @@ def test_a_refused_tokenizer_names_its_section(synthetic: Callable[..., Subject]
     DeltaTokenizer(object()).export(Prometheus(registry))
     labels = {"config": "", "encoder": "reference", "section": "tokenizer"}
     assert registry.get_sample_value("delta_tokenizer_admitted", labels) == 0
+
+
+def test_the_help_of_a_metric_names_all_that_it_counts() -> None:
+    registry = client.CollectorRegistry()
+    Prometheus(registry)
+    (said,) = [metric.documentation for metric in registry.collect() if metric.name == "delta_tokenizer_fallbacks"]
+    for reason, who in {"encoder_failed": "the reference", "pool_": "the caller", "key_failed": "a namespace"}.items():
+        assert reason in said and who in said
+
+
+def test_the_log_line_of_a_reason_has_no_detail_of_another(
+    synthetic: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = synthetic("llama3_1")
+    tok = DeltaTokenizer(subject.live, config=subject.frozen, encoder="reference")
+
+    def raises(*_: Any, **__: Any) -> Any:
+        raise KeyError("planted")
+
+    text = "A turn of a conversation. " * 60
+    with monkeypatch.context() as patch:
+        patch.setattr(tok, "_look_up", raises)
+        for _ in range(2):
+            tok.encode(text)
+    for other in (17, "a \ud800 b" * 60):
+        with contextlib.suppress(TypeError, UnicodeEncodeError):
+            tok.encode(other)  # type: ignore[arg-type]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3, lines
+    assert lines[0].startswith("stock path: internal (KeyError at test_metrics.py:")
+    assert lines[1:] == ["stock path: not_text", "stock path: bad_text"]
+
+
+def test_the_log_line_of_a_refused_tokenizer_names_its_sections_and_a_later_one_does_not(
+    synthetic: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = synthetic("llama3_1")
+    live = type(subject.live).from_str(subject.live.to_str())
+    live.add_special_tokens(["<|planted|>"])
+    tok = DeltaTokenizer(live, config=subject.frozen)
+    tok.encode("some text")
+    tok.fallback(Reason.NOT_TEXT)
+    tok._stock("some text", list, False, Reason.LIVE_CHANGED)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"stock path: {tok.admission.reason} ({tok.admission.why_not})", "stock path: live_changed"]
 
 
 MULTIPROCESS = """

@@ -18,6 +18,8 @@ import pytest
 from conftest import Subject
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 import delta_sglang
 from delta_core import DeltaTokenizer
@@ -95,6 +97,42 @@ def test_namespaces_are_equal_only_for_equal_salts_and_keys(a: str, b: str, c: s
     assert (one == two) == ((a, b) == (c, d))
 
 
+class Plain(str):
+    """A salt as an offline caller may have it: a string all the same."""
+
+
+# No two of them are the same salt, though some are equal, look alike, or are the text of another.
+ODD = [
+    5, 1, True, 1.0, 0, False, b"", b"a", [], ["a", "b"], ["b", "a"], ("a", "b"), ("a",), [5], [["a"]], [None],
+    {"a": 1}, {}, object(), object(), 10**5000, [10**5000], "5", "a", "b'a'", "['a', 'b']", "intint5", "int5",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["cache_salt", "extra_key"])
+def test_a_salt_that_is_no_string_shares_with_no_other(field: str) -> None:
+    keys = [key_of(request(**{field: salt})) for salt in ODD]
+    namespaces = [key.namespace for key in keys]
+    assert all(namespaces) and len(set(namespaces)) == len(ODD)
+    assert len({key.session for key in keys}) == len(ODD)
+    for salt in (5, ["a", "b"], ("a", "b"), b"a"):
+        assert key_of(request(**{field: salt})) == keys[ODD.index(salt)]
+    for salt in ({"a": 1}, 10**5000):  # not told apart by what they look like: each time another
+        assert key_of(request(**{field: salt})).namespace not in namespaces
+
+
+def test_salts_that_are_no_strings_stay_apart_by_their_fields() -> None:
+    salts = (5, ["a", "b"], "a", None)
+    namespaces = [key_of(request(cache_salt=a, extra_key=b)).namespace for a in salts for b in salts]
+    assert len(set(namespaces)) == len(namespaces)
+
+
+def test_a_list_of_one_salt_is_the_salt_of_the_one_prompt() -> None:
+    """As SGLang has it where a chat is asked for several answers."""
+    assert key_of(request(cache_salt=["a"], extra_key=["b"])) == key_of(request(cache_salt="a", extra_key="b"))
+    assert key_of(request(cache_salt=[""], extra_key=None)) == NO_KEY
+    assert key_of(request(cache_salt=Plain("a"))) == key_of(request(cache_salt="a"))
+
+
 # -- the live tokenizer's encode --
 
 
@@ -136,6 +174,24 @@ def test_only_prompts_that_are_rendered_are_ours(adapter: Adapter) -> None:
     with adapter.rendering(request(session_id="s")):
         adapter.live.encode(TEXT)
     assert adapter.delta.stats().requests > 0
+
+
+@pytest.mark.parametrize("salt", [["a", "b"], ["a"], 5, b"a", {"a": 1}, 0])
+def test_a_chat_whose_salt_is_no_string_shares_nothing_with_those_without(adapter: Adapter, salt: Any) -> None:
+    """SGLang encodes a chat before it looks at the salt, which it may refuse then."""
+
+    def cold() -> int:
+        return adapter.delta.stats().by_path.get("cold", 0)
+
+    with adapter.rendering(request(cache_salt=salt)):
+        adapter.live.encode(TEXT)
+    with adapter.rendering(request()):
+        adapter.live.encode(TEXT)
+    assert cold() == 2, "the common namespace held what was sent under a salt"
+    with adapter.rendering(request(extra_key=salt)):
+        adapter.live.encode(TEXT)
+    assert cold() == 3
+    assert adapter.delta.stats().fallbacks == {}
 
 
 def test_a_fault_of_ours_leads_to_the_stock_encode_and_is_counted(
@@ -200,6 +256,81 @@ def test_pairs_unknown_batches_and_other_tokenizers_take_the_stock_path(adapter:
     assert tokenize(SimpleNamespace(tokenizer=adapter.live), TEXT) == ("the stock path", False)
 
 
+def refused() -> Adapter:
+    """An adapter as it is over a tokenizer that no config fits."""
+    live = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
+    )
+    manager = SimpleNamespace(
+        server_args=SimpleNamespace(tokenizer_backend="delta"), tokenizer=live, mm_processor=None,
+        model_config=SimpleNamespace(is_embedding_gemma=False),
+    )  # fmt: skip
+    hooks.start(None, manager)
+    adapter = manager._delta_adapter
+    assert not adapter.delta.admission.admitted
+    assert type(live) is transformers.PreTrainedTokenizerFast and "encode" not in vars(live), "stock was changed"
+    return adapter  # type: ignore[no-any-return]
+
+
+def process(adapter: Adapter, asked: Any, prompt_ids: Any) -> Any:
+    def original(_serving: Any, _request: Any, **kwargs: Any) -> Any:
+        return SimpleNamespace(prompt_ids=prompt_ids, **kwargs)
+
+    serving = SimpleNamespace(tokenizer_manager=manager_of(adapter))
+    return hooks.process_messages(original, serving, asked, output_constrained=True)
+
+
+def test_what_stock_serves_of_a_refused_tokenizer_is_counted_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    adapter = refused()
+    reason = str(adapter.delta.admission.reason)
+    assert tokenize(manager_of(adapter), TEXT) == ("the stock path", False)
+    assert tokenize(manager_of(adapter), [TEXT, TEXT]) == ("the stock path", False)
+    assert process(adapter, request(input_ids=None), [1, 2]) == SimpleNamespace(
+        prompt_ids=[1, 2], output_constrained=True
+    )
+    assert process(adapter, request(), [1, 2]).prompt_ids == [1, 2]
+    stats = adapter.delta.stats()
+    assert stats.by_path == {"stock": 5} and stats.fallbacks == {reason: 5}
+    # IDs that the client sent, and text that comes by `_tokenize_texts` afterwards
+    process(adapter, request(input_ids=[1, 2]), [1, 2])
+    process(adapter, request(), "text")
+    assert adapter.delta.stats().requests == 5
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("Delta Tokenizer: not admitted, stock path: ")
+
+
+def test_a_chat_that_stock_refuses_is_no_request_that_it_served() -> None:
+    adapter = refused()
+
+    def original(_serving: Any, _request: Any) -> Any:
+        raise ValueError("no template")
+
+    with pytest.raises(ValueError, match="no template"):
+        hooks.process_messages(original, SimpleNamespace(tokenizer_manager=manager_of(adapter)), request())
+    assert adapter.delta.stats().requests == 0
+
+
+def test_each_thing_that_is_left_to_stock_has_its_reason_and_its_line(
+    adapter: Adapter, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = manager_of(adapter)
+    for _ in range(2):
+        tokenize(manager, [[TEXT, TEXT], [TEXT, TEXT]], is_cross_encoder=True)
+        tokenize(manager, [TEXT])
+        tokenize(manager, 5)
+    manager.tokenizer = stock(adapter)
+    tokenize(manager, TEXT)
+    hooks.process_messages(
+        lambda _serving, _request: SimpleNamespace(prompt_ids=[1]),
+        SimpleNamespace(tokenizer_manager=manager),
+        request(),
+    )
+    reasons = {"not_text_model": 4, "salt_unknown": 2, "not_text": 2, "live_changed": 2}
+    assert adapter.delta.stats().fallbacks == reasons
+    assert adapter.delta.stats().by_path == {"stock": 10}
+    assert [record.message for record in caplog.records] == [f"stock path: {reason}" for reason in reasons]
+
+
 def test_a_batch_has_the_keys_of_its_requests(adapter: Adapter) -> None:
     texts = [TEXT, TEXT + "more", TEXT + "and"]
     batch = [request(cache_salt=salt) for salt in ("a", "b", "a")]
@@ -215,7 +346,9 @@ def test_a_batch_has_the_keys_of_its_requests(adapter: Adapter) -> None:
     assert paths["append"] + paths.get("splice", 0) == 1
 
 
-def test_a_request_whose_key_fails_shares_nothing(adapter: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_whose_key_fails_shares_nothing(
+    adapter: Adapter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     tokenize(manager_of(adapter), TEXT)
 
     def raises(*_: Any) -> Any:
@@ -229,7 +362,9 @@ def test_a_request_whose_key_fails_shares_nothing(adapter: Adapter, monkeypatch:
     ids, _ = asyncio.run(hooks.tokenize_one_request(original, manager_of(adapter), request(cache_salt="a")))
     assert ids.tolist() == stock(adapter).encode(TEXT)
     assert adapter.delta.stats().by_path == {"cold": 2}
-    assert adapter.delta.stats().fallbacks == {"adapter_failed": 1}
+    assert adapter.delta.stats().fallbacks == {"key_failed": 1}
+    (line,) = [record.message for record in caplog.records]
+    assert "key_failed (KeyError at test_sglang.py:" in line and "stock path" not in line  # which did not serve it
 
 
 def test_the_key_of_a_request_made_of_another_is_kept(adapter: Adapter) -> None:

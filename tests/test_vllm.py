@@ -98,6 +98,24 @@ def test_where_the_session_and_the_salt_come_from(
     assert _seen_behind(headers, SimpleNamespace(**body), extras) == keys.Key(session, namespace)
 
 
+def test_a_salt_that_is_no_string_is_a_namespace_of_its_own() -> None:
+    def namespace(extras: object) -> str | None:
+        with keys.of_render(extras):
+            key = keys.current()
+        assert key is not None
+        return key.namespace
+
+    odd = [5, 1, True, 1.0, b"5", ["a"], ("a",), {"a": 1}, object(), 10**5000, "5", "['a']", "a"]
+    found = [namespace({"cache_salt": salt}) for salt in odd]
+    assert all(found) and len(set(found)) == len(odd)
+    for salt in (5, True, ["a"], b"5"):
+        assert namespace({"cache_salt": salt}) == namespace({"cache_salt": salt}), salt
+    # Extras that vLLM understands (`dict.update`) and that can't be asked for their salt.
+    pairs = [("cache_salt", "a")]
+    assert namespace(pairs) not in (None, *found)
+    assert namespace(iter(pairs)) not in (None, namespace(iter(pairs)))
+
+
 def test_the_middleware_passes_on_what_is_no_http_request() -> None:
     seen: list[str] = []
 
@@ -211,7 +229,7 @@ def test_truncation_is_left_to_the_engine_and_leaves_no_trace(served: Callable[.
     [
         (Params(return_token_offsets=True), "offsets"),
         (Params(more={"return_offsets_mapping": True}), "offsets"),
-        (Params(more={"padding": False}), "offsets"),
+        (Params(more={"padding": False}), "keyword_unknown"),
     ],
 )
 def test_requests_for_more_than_ids_are_left_to_the_engine(
@@ -228,7 +246,7 @@ def test_a_prompt_whose_salt_is_unknown_is_left_to_the_engine(served: Callable[.
     renderer, tokenizer, subject = served()
     text = subject.maker(8).text(200)
     assert tokenizer(renderer, {"prompt": text}, Params())["prompt_token_ids"] == own(renderer, text, Params())
-    assert tokenizer.delta.stats().fallbacks == {"hook_missing": 1}
+    assert tokenizer.delta.stats().fallbacks == {"salt_unknown": 1}
     assert tokenizer.delta.stats().by_path == {"stock": 1}
     assert len(tokenizer.delta._store) == 0
 
@@ -247,6 +265,44 @@ def test_nothing_is_shared_between_salts(served: Callable[..., Any]) -> None:
     assert reused() == 0
     assert reused(cache_salt="a") > 100
     assert reused() > 100
+
+
+@pytest.mark.parametrize("salt", [5, ["a"], b"a", {"a": 1}, 1.5])
+@pytest.mark.parametrize("offline", [False, True])
+def test_nothing_is_shared_with_a_salt_that_is_no_string(salt: Any, offline: bool, served: Callable[..., Any]) -> None:
+    renderer, tokenizer, subject = served()
+    text = subject.maker(9).text(300)
+
+    def reused(salt: Any) -> int:
+        extras, more = ({}, {"cache_salt": salt}) if offline else ({"cache_salt": salt}, {})
+        before = tokenizer.delta.stats().reused_tokens
+        with keys.of_render(extras):
+            ids = tokenizer(renderer, {"prompt": text, **more}, Params())["prompt_token_ids"]
+        assert ids == own(renderer, text, Params())
+        return int(tokenizer.delta.stats().reused_tokens - before)
+
+    assert reused(salt) == 0
+    for other in (None, str(salt), "a"):
+        assert reused(other) == 0, other
+    assert reused(None) > 100
+    assert tokenizer.delta.stats().fallbacks == {}
+
+
+def test_the_extras_salt_comes_before_the_prompts_own(served: Callable[..., Any]) -> None:
+    """As in vLLM, which writes the extras over the prompt."""
+    renderer, tokenizer, subject = served()
+    text = subject.maker(9).text(300)
+
+    def reused(extra: str, own: str) -> int:
+        before = tokenizer.delta.stats().reused_tokens
+        with keys.of_render({"cache_salt": extra} if extra else None):
+            tokenizer(renderer, {"prompt": text, "cache_salt": own}, Params())
+        return int(tokenizer.delta.stats().reused_tokens - before)
+
+    assert reused("a", "b") == 0
+    assert reused("", "b") == 0
+    assert reused("a", "c") > 100
+    assert reused("", "a") > 100
 
 
 def test_a_salt_is_the_key_only_where_nothing_is_found_by_content(served: Callable[..., Any]) -> None:
