@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,8 @@ from .errors import Reason
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+log = logging.getLogger("delta_core")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Counters:
         self._reused_tokens = 0
         self._encoded_chars = 0
         self.prometheus: Prometheus | None = None
+        self._untold = False
 
     def request(self, path: str, reused_tokens: int = 0, encoded_chars: int = 0, held: int | None = None) -> None:
         """Count one. held: the bytes of the store, if they may have changed."""
@@ -57,23 +62,31 @@ class Counters:
             self._paths[path] += 1
             self._reused_tokens += reused_tokens
             self._encoded_chars += encoded_chars
-        if self.prometheus is not None:
-            self.prometheus.request(path, reused_tokens, encoded_chars, held)
+        self._tell(lambda prometheus: prometheus.request(path, reused_tokens, encoded_chars, held))
 
     def fallback(self, reason: Reason) -> bool:
         """Count it; True the first time, when it is worth a log line."""
         with self._lock:
             self._fallbacks[reason] += 1
             first = self._fallbacks[reason] == 1
-        if self.prometheus is not None:
-            self.prometheus.fallbacks.labels(reason.value).inc()
+        self._tell(lambda prometheus: prometheus.fallbacks.labels(reason.value).inc())
         return first
 
     def shadow(self, result: str) -> None:
         with self._lock:
             self._shadow[result] += 1
-        if self.prometheus is not None:
-            self.prometheus.shadow.labels(result).inc()
+        self._tell(lambda prometheus: prometheus.shadow.labels(result).inc())
+
+    def _tell(self, count: Callable[[Prometheus], None]) -> None:
+        """Count in Prometheus, too. A metrics file that can't be written (a full disk) must not fail a request."""
+        if self.prometheus is None:
+            return
+        try:
+            count(self.prometheus)
+        except Exception as error:  # noqa: BLE001 - see above; said once
+            if not self._untold:
+                self._untold = True
+                log.warning("metrics: some counts are not in Prometheus: %s", type(error).__name__)
 
     def snapshot(self, *, held: int, sessions: int, evictions: int) -> Stats:
         with self._lock:

@@ -95,6 +95,26 @@ def test_the_log_line_of_a_refused_tokenizer_names_its_sections_and_a_later_one_
     assert lines == [f"stock path: {tok.admission.reason} ({tok.admission.why_not})", "stock path: live_changed"]
 
 
+def test_a_metric_that_cannot_be_written_fails_no_request(
+    synthetic: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = synthetic("llama3_1")
+    tok = DeltaTokenizer(subject.live, config=subject.frozen, encoder="reference")
+    tok.export(Prometheus(client.CollectorRegistry()))
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(client.Counter, "inc", full)
+    text = "A turn of a conversation. " * 60
+    for _ in range(2):
+        assert tok.encode(text) == subject.live.encode(text, add_special_tokens=False).ids
+    tok.fallback(Reason.NOT_TEXT)
+    stats = tok.stats()
+    assert stats.by_path == {"cold": 1, "append": 1, "stock": 1} and stats.fallbacks == {"not_text": 1}
+    assert ["OSError" in record.getMessage() for record in caplog.records] == [True]
+
+
 MULTIPROCESS = """
 import prometheus_client as client
 from prometheus_client import multiprocess
