@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .forks import in_forked_child
+
 _MAX_PARTS = 24  # parts of an IdList before it is written anew
 
 # IDs are handed out as `list`, or as `array("q")` to callers that make one of the list anyway.
@@ -32,23 +34,36 @@ _beyond: dict[int, int] = {}  # what stands in for it
 
 
 def _make(ids: Sequence[int]) -> None:
-    """Make the objects for IDs that have none yet. The table takes 17 bytes per ID up to the largest, an object 32."""
+    """Make the objects for IDs that have none yet. The table takes 17 bytes per ID up to the largest, an object 32.
+
+    Whoever is stopped in here, by an exception or by a fork, leaves tables that are true: an ID counts as known only
+    once both tables have its object, and the next call makes those that are not known.
+    """
     global _arrays
     with _making:
-        size = max(len(_table), max(ids) // _STEP * _STEP + _STEP)
-        _table.extend([-1] * (size - len(_table)))
-        new = [i for i in dict.fromkeys(ids) if _table[i] < 0]
-        # Made in one go, while `ids` holds on to the memory of its own integers: they come to lie side by side.
-        made = array("q", new).tolist()
-        for i, number in zip(new, made, strict=True):
-            _table[i] = number
         objects, known = _arrays
+        size = max(len(objects), max(ids) // _STEP * _STEP + _STEP)
         if size > len(objects):
             more = size - len(objects)
             objects, known = np.append(objects, [None] * more), np.append(known, [False] * more)
+            _arrays = objects, known
+        _table.extend([-1] * (size - len(_table)))
+        wanted = np.array(list(dict.fromkeys(ids)))
+        new = wanted[~known[wanted]].tolist()
+        # Made in one go, while `new` holds on to the memory of its own integers: they come to lie side by side.
+        made = array("q", new).tolist()
         objects[new] = made
-        known[new] = True  # after its object: another thread may look at once
-        _arrays = objects, known
+        for i, number in zip(new, made, strict=True):
+            _table[i] = number
+        known[new] = True  # last: another thread may look at once
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+in_forked_child(_after_fork)
 
 
 def shared_ids(ids: Sequence[int]) -> list[int]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .encoders import NAMES
-from .store import DEFAULT_BUDGET
+from .store import DEFAULT_BUDGET, size_in_bytes
 from .tokenizer import POLICIES, DeltaTokenizer
 
 log = logging.getLogger("delta_core")
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Options:
         """The options the environment sets. A value that can't be read is named in a warning; the default stays."""
         readers: dict[str, Callable[[str], Any]] = {
             "policy": lambda value: _one_of(value, POLICIES),
-            "budget": _size,
+            "budget": size_in_bytes,
             "encoder": lambda value: _one_of(value, ("auto", *NAMES)),
             "shadow_rate": _share,
             "rid_separator": str,
@@ -72,13 +69,6 @@ def _one_of(value: str, choices: tuple[str, ...]) -> str:
     if value.lower() not in choices:
         raise ValueError(f"{value!r} is none of {', '.join(choices)}")
     return value.lower()
-
-
-def _size(value: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
-    if found is None:
-        raise ValueError(f"{value!r} is no size in bytes, such as 536870912 or 512M")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def _share(value: str) -> float:

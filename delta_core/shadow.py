@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 
+from .forks import renewed_after_fork
 from .ids import IdList
 from .metrics import Counters
 from .reference import Reference
@@ -39,9 +40,17 @@ class Shadow:
         self._rate = rate
         self._counters = counters
         self._on_difference = on_difference
+        self._begin()
+        renewed_after_fork(self)
+
+    def _begin(self) -> None:
         self._waiting: Queue[tuple[str, IdList]] = Queue(_WAITING)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    def after_fork(self) -> None:
+        """In the child there is no thread of ours; what waited is checked by the parent."""
+        self._begin()
 
     def offer(self, text: str, ids: IdList) -> None:
         """Perhaps check that these are the text's IDs. Under a microsecond for a request that isn't drawn."""

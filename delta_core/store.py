@@ -11,6 +11,7 @@ bytes, and the least recently used branch goes first.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,13 @@ from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
 
+from .forks import renewed_after_fork
 from .ids import IdList
 from .lookup import PrefixIndex
 from .splice import Transcript
 
 DEFAULT_BUDGET = 1 << 30
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 # A text this short costs less to encode than to look up, and is mostly auxiliary: a stop string, a template probe.
 MIN_REMEMBERED = 256
@@ -36,6 +39,20 @@ _CONTINUES = 2048
 
 _BRANCH_BYTES = 1000  # measured: branch object, entries in the LRU and in its key's list
 _PROPOSALS = 16  # how many proposals of the content index are looked at
+
+
+def size_in_bytes(value: int | str) -> int:
+    """A size in bytes, or as a person writes it: 536870912, "512M", "2 GiB". Raises TypeError, ValueError."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower(), re.ASCII)
+        if found is None:
+            raise ValueError(f"{value!r} is no size in bytes, such as 536870912 or 512M")
+        return int(found[1]) * _UNITS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no size in bytes: an int, or a str such as '512M'")
+    if value < 0:
+        raise ValueError(f"{value!r} is no size in bytes: it is negative")
+    return value
 
 
 class Branch:
@@ -96,6 +113,7 @@ class SessionStore:
         self._index = PrefixIndex()
         self._bytes = 0
         self.evictions = 0
+        renewed_after_fork(self)
 
     @property
     def held(self) -> int:
@@ -247,10 +265,19 @@ class SessionStore:
 
     def clear(self) -> None:
         with self._lock:
-            self._branches.clear()
-            self._keys.clear()
-            self._index = PrefixIndex()
-            self._bytes = 0
+            self._empty()
+
+    def _empty(self) -> None:
+        self._branches.clear()
+        self._keys.clear()
+        self._index = PrefixIndex()
+        self._bytes = 0
+
+    def after_fork(self) -> None:
+        """In the child: what another thread was changing at the fork is half changed, and forgotten."""
+        if self._lock.locked():
+            self._empty()
+        self._lock = threading.Lock()
 
     def _check(self) -> None:
         with self._lock:

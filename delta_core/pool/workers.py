@@ -177,6 +177,8 @@ class WorkerPool:
 
     def wait_ready(self, timeout: float) -> bool:
         """Wait until all workers have started, or failed to. True when at least one serves. For start-up and tests."""
+        if self._process != os.getpid():
+            return False
         return self._queue.wait_complete(timeout)
 
     @property
