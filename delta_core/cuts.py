@@ -19,6 +19,7 @@ Guarded by tests/test_cuts.py, and by the controls in tests/test_controls.py, ea
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from .admission.transitions import Transitions
 from .characters import UNKNOWN, CharacterClasses, NfcStability, NoNormalizer, Stability
 
 _MEMO = 1 << 16  # pairs remembered; attacker-chosen characters must not grow it without bound
+_LONGEST = 1024  # characters of an added token that R1 looks for; those of real tokenizers have less than a hundred
 
 
 class Cut(NamedTuple):
@@ -168,15 +170,11 @@ class CutRules:
     # -- preparation --
 
     def _spanned_pairs(self, contents: Iterable[str]) -> frozenset[str]:
-        pairs: set[str] = set()
-        for content in contents:
-            for i in range(len(content) - 1):
-                # A token may be matched after normalisation: its second character stands for all that become it.
-                pairs.add(content[i : i + 2])
-                for raw in self._stability.outcomes(content[i + 1]):
-                    pairs.add(content[i] + raw)
-                for raw in self._origins(content[i + 1]):
-                    pairs.add(content[i] + raw)
+        inside = {content[i : i + 2] for content in contents for i in range(len(content) - 1)}
+        pairs = set(inside)
+        for pair in inside:
+            # A token may be matched after normalisation: its second character stands for all that become it.
+            pairs.update(pair[0] + raw for raw in (*self._stability.outcomes(pair[1]), *self._origins(pair[1])))
         return frozenset(pairs)
 
     def _origins(self, character: str) -> Iterable[str]:
@@ -187,23 +185,36 @@ class CutRules:
 
 
 def _isolated(added_tokens: Sequence[AddedToken], contents: Sequence[str]) -> list[str]:
-    """The added tokens to which R1 applies. Quadratic in token length only."""
+    """The added tokens to which R1 applies. Quadratic in the length of those up to _LONGEST, linear in the others'.
+
+    A longer one is left out, which is exact: R1 permits cuts, it demands none. The others are compared with it, too.
+    """
     whole = set(contents)
-    heads = {c[:i] for c in whole for i in range(1, len(c))}
-    tails = {c[i:] for c in whole for i in range(1, len(c))}
-    haystack = "\0".join(sorted(whole))
+    forwards, backwards = sorted(whole), sorted(content[::-1] for content in whole)
+    lengths = _by_character(whole, 0)
+    haystack = "\0".join(forwards)
     result = []
     for token in added_tokens:
         c = token.content
-        if token.normalized or token.lstrip or token.rstrip or token.single_word:
+        if token.normalized or token.lstrip or token.rstrip or token.single_word or len(c) > _LONGEST:
             continue
-        overlaps_next = any(c[i:] in heads or c[i:] in whole for i in range(1, len(c)))
-        overlaps_previous = any(c[:i] in tails or c[:i] in whole for i in range(1, len(c)))
-        contains = any(c[i:j] in whole for i in range(len(c)) for j in range(i + 1, len(c) + 1) if j - i < len(c))
+        contains = any(
+            c[i : i + length] in whole for i in range(len(c)) for length in lengths.get(c[i], ()) if length < len(c)
+        )
         contained = haystack.count(c) != 1
-        if not (overlaps_next or overlaps_previous or contains or contained):
+        if not (contains or contained or _runs_into(c, forwards) or _runs_into(c[::-1], backwards)):
             result.append(c)
     return result
+
+
+def _runs_into(content: str, ordered: Sequence[str]) -> bool:
+    """Whether a proper ending of `content` is one of the sorted texts, or the beginning of one."""
+    for i in range(1, len(content)):
+        ending = content[i:]
+        at = bisect_left(ordered, ending)  # the texts that begin like it stand together, from here on
+        if at < len(ordered) and ordered[at].startswith(ending):
+            return True
+    return False
 
 
 def _by_character(tokens: Iterable[str], index: int) -> dict[str, tuple[int, ...]]:

@@ -34,6 +34,7 @@ _MAX_BLOCKS = 8  # common blocks in one plan
 _COMPARED = 1 << 14  # characters compared in one step, unless a guess says more
 _LOOK = 64  # characters of one look at where texts part
 _GUESS_FROM = 1024  # characters they share before looking is worth while
+_MOST_DECIDING = 0xFFFF
 
 # Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there. The
 # nearer one leaves least to encode after an append, the further one when a generation prompt is replaced.
@@ -48,12 +49,15 @@ class Checkpoints:
     def __init__(self) -> None:
         self.positions = array("I")  # characters
         self.tokens = array("I")  # IDs before the cut
-        self.extents = array("I")  # deciding characters: left << 16 | right
+        self.extents = array("I")  # deciding characters: left << 16 | right, each _MOST_DECIDING at most
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def append(self, cut: Cut, token: int) -> None:
+        """Take a cut, unless more characters decide it than the extents can say: a checkpoint fewer is exact, too."""
+        if max(cut.left, cut.right) > _MOST_DECIDING:
+            return
         self.positions.append(cut.position)
         self.tokens.append(token)
         self.extents.append(cut.left << 16 | cut.right)
