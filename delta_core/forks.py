@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
@@ -16,7 +17,7 @@ from weakref import WeakSet
 class Renewable(Protocol):
     """Owns something that a fork can leave unusable."""
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Called in the child. Takes no lock that was there before the fork, and raises nothing."""
 
 
@@ -36,7 +37,8 @@ def in_forked_child(renew: Callable[[], None]) -> None:
 
 def _renew() -> None:
     for thing in list(_renewables):
-        thing.after_fork()
+        with suppress(Exception):  # what can't be renewed must not keep the rest from it
+            thing._after_fork()
 
 
 in_forked_child(_renew)

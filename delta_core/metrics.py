@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import Reason
+from .forks import renewed_after_fork
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -55,6 +56,10 @@ class Counters:
         self._encoded_chars = 0
         self.prometheus: Prometheus | None = None
         self._untold = False
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def request(self, path: str, reused_tokens: int = 0, encoded_chars: int = 0, held: int | None = None) -> None:
         """Count one. held: the bytes of the store, if they may have changed."""
@@ -139,6 +144,13 @@ class Prometheus:
             registry=where,
             multiprocess_mode="livemax",
         )
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        """The client library does not renew its locks; a child that counts would wait for one for ever."""
+        for metric in (self._requests, self._reused, self._encoded, self.fallbacks, self.shadow, self._held):
+            for lock in _locks_of(metric):
+                lock._at_fork_reinit()  # in place: other metrics of the process share it
 
     def request(self, path: str, reused_tokens: int, encoded_chars: int, held: int | None) -> None:
         self._requests.labels(path).inc()
@@ -146,3 +158,13 @@ class Prometheus:
         self._encoded.inc(encoded_chars)
         if held is not None:
             self._held.set(held)
+
+
+def _locks_of(metric: Any) -> Iterator[Any]:
+    """The locks that counting with a metric takes: its own, its values', and in multi-process mode the one of all."""
+    for held in (metric, *getattr(metric, "_metrics", {}).values()):
+        value = getattr(held, "_value", None)
+        cells = getattr(getattr(type(value), "inc", None), "__closure__", None) or ()
+        for lock in (getattr(held, "_lock", None), getattr(value, "_lock", None), *(c.cell_contents for c in cells)):
+            if hasattr(lock, "_at_fork_reinit"):
+                yield lock

@@ -48,7 +48,7 @@ class Shadow:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In the child there is no thread of ours; what waited is checked by the parent."""
         self._begin()
 

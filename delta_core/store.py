@@ -273,7 +273,7 @@ class SessionStore:
         self._index = PrefixIndex()
         self._bytes = 0
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In the child: what another thread was changing at the fork is half changed, and forgotten."""
         if self._lock.locked():
             self._empty()

@@ -10,8 +10,10 @@ import traceback
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from numbers import Real
+from types import NoneType
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -21,8 +23,9 @@ from .admission.frozen import Frozen
 from .admission.sections import Mismatch
 from .context import current
 from .cuts import CutRules
-from .encoders import Encoder, ReferenceEncoder, choose, version_of
+from .encoders import NAMES, Encoder, ReferenceEncoder, choose, version_of
 from .errors import Reason
+from .forks import renewed_after_fork
 from .ids import IdList, Ids, Kind, Part, container
 from .metrics import Counters, Prometheus, Stats
 from .pool import (
@@ -49,7 +52,14 @@ from .splice import (
     common_prefix,
     plan,
 )
-from .store import DEFAULT_BUDGET, MIN_REMEMBERED, Branch, Origin, SessionStore
+from .store import (
+    DEFAULT_BUDGET,
+    MIN_REMEMBERED,
+    Branch,
+    Origin,
+    SessionStore,
+    size_in_bytes,
+)
 
 log = logging.getLogger("delta_core")
 
@@ -138,7 +148,7 @@ class DeltaTokenizer:
     live: a `tokenizers.Tokenizer` or a transformers fast tokenizer; it is read, never changed. Any other object is
         accepted, too, and never admitted.
     encoder: "auto" (the fastest certified one), "reference", "fastokens" or "gigatoken".
-    budget: bytes for everything that is remembered.
+    budget: bytes for everything that is remembered, or a size such as "512M" or "2G".
     config: a frozen config to compare with instead of all known ones.
     policy: "content" (a text is looked up by its session, then by content), "keyed" (by its session alone) or "off".
     shadow_rate: the share of requests that the live tokenizer encodes again in the background, see `shadow.Shadow`.
@@ -147,7 +157,11 @@ class DeltaTokenizer:
     >>> tok.encode(prompt, session="conversation-7") == live.encode(prompt, add_special_tokens=False).ids
     True
 
-    Construction takes 0.5 s and more: the live state is compared with the frozen configs, encoders are built.
+    Construction takes 0.5 s and more: the live state is compared with the frozen configs, encoders are built. Raises
+    TypeError or ValueError for an argument that can't be meant.
+
+    A forked child may go on using it. What threads of the parent's were changing at the fork is forgotten there, and
+    the reference encodes in place of a fast encoder, see `_after_fork`; spawned processes lose nothing.
     """
 
     def __init__(
@@ -155,24 +169,24 @@ class DeltaTokenizer:
         live: Any,
         *,
         encoder: str = "auto",
-        budget: int = DEFAULT_BUDGET,
+        budget: int | str = DEFAULT_BUDGET,
         config: Frozen | None = None,
         policy: str = "content",
         shadow_rate: float = 0.0,
     ) -> None:
-        if policy not in POLICIES:
-            raise ValueError(f"unknown policy {policy!r}: one of {', '.join(POLICIES)}")
+        _check_arguments(live, encoder, config, policy, shadow_rate)
         self._live = live
         self._policy = policy
         self._counters = Counters()
-        self._store = SessionStore(budget)
+        self._store = SessionStore(size_in_bytes(budget))
         self._executor: ThreadPoolExecutor | None = None
         self._pool: WorkerPool | None = None
         self._pool_lock = threading.Lock()
-        self._process = os.getpid()
         self._detail: dict[Reason, str] = {}  # for the log: the sections that differ; where the first fault happened
         self._reference: Reference | None = None
         self._shadow: Shadow | None = None
+        self._unsaid: str | None = None  # a note that the next request logs
+        renewed_after_fork(self)
         try:
             self._reference = Reference(live)
         except UnsupportedTokenizer as error:
@@ -325,6 +339,9 @@ class DeltaTokenizer:
         return self._reference.changed()
 
     def _look_up(self, text: str, kind: Kind, session: str | None, namespace: str | None) -> _Job:
+        if self._unsaid is not None:
+            log.warning("%s", self._unsaid)
+            self._unsaid = None
         if type(text) is not str:
             text = str.__str__(text)[:]  # a subclass may compare and slice as it likes; it is not kept
         size = len(text)
@@ -484,14 +501,12 @@ class DeltaTokenizer:
 
     def _threads(self) -> ThreadPoolExecutor:
         """For what is done in one go off the event loop."""
-        self._after_fork()
         if self._executor is None:
             self._executor = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="delta")
         return self._executor
 
     def _workers(self) -> WorkerPool:
         """For what is encoded in chunks, or off the event loop."""
-        self._after_fork()
         with self._pool_lock:
             if self._pool is None:
                 # The pool's threads must not keep this object.
@@ -506,10 +521,21 @@ class DeltaTokenizer:
             return self._pool
 
     def _after_fork(self) -> None:
-        """A fork's child has none of its parent's threads, but thinks it has: it makes its own."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._executor, self._pool, self._pool_lock = None, None, threading.Lock()
+        """In a forked child: none of the parent's threads, and the reference in place of a fast encoder.
+
+        Fast encoders have threads, locks and borrowed objects of their own, which do not survive a fork: where the
+        parent was encoding batches, fastokens waited for ever in one child of twenty. The reference, segment by
+        segment, needs no other thread, and of its locks it takes only those that are free.
+        """
+        self._executor, self._pool, self._pool_lock = None, None, threading.Lock()
+        # Without an admission it was still being made at the fork, by a thread that is not here.
+        admission: Admission | None = getattr(self, "admission", None)
+        if admission is None or not admission.admitted or self._encoder.name == "reference":
+            return
+        self._unsaid = f"{self._encoder.name} stays with the process this one was forked from; the reference encodes"
+        self._encoder = self._fallback_encoder
+        self._inline = _INLINE["reference"]
+        self.admission = replace(admission, encoder="reference", note=self._unsaid)
 
     # -- state --
 
@@ -549,6 +575,23 @@ class DeltaTokenizer:
     def clear(self) -> None:
         """Forget all texts. The counters stay."""
         self._store.clear()
+
+
+def _check_arguments(live: object, encoder: object, config: object, policy: object, shadow_rate: object) -> None:
+    """Raise TypeError or ValueError at once for what would fail, or be ignored, much later."""
+    if isinstance(live, (str, bytes, os.PathLike)):
+        raise TypeError("a tokenizer object is wanted, not a path: DeltaTokenizer.from_file(path) opens one")
+    for name, value, choices in (("encoder", encoder, ("auto", *NAMES)), ("policy", policy, POLICIES)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is one of {', '.join(choices)}, not a {type(value).__name__}")
+        if value not in choices:
+            raise ValueError(f"unknown {name} {value!r}: one of {', '.join(choices)}")
+    if not isinstance(config, (Frozen, NoneType)):
+        raise TypeError(f"config is a Frozen or None, not a {type(config).__name__}")
+    if isinstance(shadow_rate, bool) or not isinstance(shadow_rate, Real):
+        raise TypeError(f"shadow_rate is a number, not a {type(shadow_rate).__name__}")
+    if not 0 <= float(shadow_rate) <= 1:
+        raise ValueError(f"shadow_rate {shadow_rate!r} is not between 0 and 1")
 
 
 def _warm(encode: Encode) -> None:

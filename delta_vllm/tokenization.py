@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer, Reason
+from delta_core.forks import renewed_after_fork
 from delta_core.options import Options
 from delta_core.reference import backend_of
 
@@ -49,6 +50,7 @@ class PromptTokenizer:
         self._stock = stock
         self._live = renderer.get_tokenizer()
         self._lock = threading.Lock()
+        renewed_after_fork(self)
         # In `keyed` policy there is no look-up by content: the salt is better than no key. Otherwise it is worse, since
         # a salt is shared by many conversations, and the branches under one key are few.
         self._salt_is_key = options.policy == "keyed"
@@ -57,6 +59,9 @@ class PromptTokenizer:
         if self.delta.admission.admitted:
             self._backend = backend_of(self._live)
             self._compare(renderer, self._backend)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def _compare(self, renderer: Any, backend: Tokenizer) -> None:
         """Raises ValueError when vLLM's call does more than the backend's encode, for which all our proofs are."""
