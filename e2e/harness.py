@@ -180,6 +180,18 @@ def make_model(folder: Path, tokenizer: str, *, layers: int = 1, heads: int = 4,
     return folder
 
 
+def with_another_token(model: Path, folder: Path) -> Path:
+    """A copy of a model folder whose tokenizer has one more added token, <|planted|>, as a fine-tune's may."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(model, folder)
+    file = folder / "tokenizer.json"
+    parsed = json.loads(file.read_bytes())
+    last = parsed["added_tokens"][-1]
+    parsed["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<|planted|>"})
+    file.write_text(json.dumps(parsed, ensure_ascii=False))
+    return folder
+
+
 def _write_qwen3(folder: Path, *, vocab: int, layers: int, heads: int, positions: int, eos: int) -> None:
     hidden, inner, kv_heads, head = 64, 128, max(1, heads // 2), 32
     config = {

@@ -135,15 +135,7 @@ class Servers:
 
     def other_model(self) -> Path:
         """The same with one more added token, as a fine-tune has."""
-        folder = self.models / "qwen3-and-a-token"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self.model("qwen3"), folder)
-        file = folder / "tokenizer.json"
-        parsed = json.loads(file.read_bytes())
-        last = parsed["added_tokens"][-1]
-        parsed["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<|planted|>"})
-        file.write_text(json.dumps(parsed, ensure_ascii=False))
-        return folder
+        return harness.with_another_token(self.model("qwen3"), self.models / "qwen3-and-a-token")
 
     @contextlib.contextmanager
     def server(
@@ -237,6 +229,14 @@ def _error(reply: Reply) -> Any:
     return [reply.status, re.sub(r"\b[0-9a-f]{32}\b", "ID", text)[:2000]]
 
 
+# Salts that are no string of one prompt's: refused, each in its place, or served.
+ODD_SALTS: dict[str, Any] = {
+    "list": ["a", "b"],
+    "list of one": ["a"],
+    "empty list": [],
+    "number": 5,
+    "object": {"a": 1},
+}
 THINK = {"chat_template_kwargs": {"enable_thinking": True}}
 
 
@@ -319,6 +319,14 @@ def endpoints(server: Server) -> Outcomes:
             server, "/api/generate", {"prompt": "Hello " * 500, "stream": False, "options": {"num_predict": 1}}
         ),
     }
+    for name, salt in ODD_SALTS.items():
+        for field in ("cache_salt", "extra_key"):
+            found[f"generate, {field}: {name}"] = generate(server, "The capital " * 100, **{field: salt})
+            found[f"chat, {field}: {name}"] = chat(server, user, **{field: salt})
+            found[f"chat, n=2, {field}: {name}"] = chat(server, user, n=2, **{field: salt})
+    found["generate, batch, salts of other types"] = generate(server, ["one", "two"], cache_salt=["a", 5])
+    found["completions, batch, too few salts"] = completion(server, ["one", "two"], cache_salt=["a"])
+    found["responses, a list as salt"] = other(server, "/v1/responses", {"input": "one", "cache_salt": ["a"]})
     return found
 
 
@@ -473,6 +481,16 @@ def reuse(report: Report, server: Server, tokenizer: str) -> None:
     elsewhere = {"cache_salt": "salt 4", "max_output_tokens": 2}
     other_salt = change(lambda: other(server, "/v1/responses", {"input": append, **elsewhere}))
     report.equal("and nothing across its salts", other_salt["reused_tokens_total"], 0.0)
+    # SGLang encodes a chat before it looks at the salt: nobody else may meet it, be it refused then or served.
+    unseen = [{"role": "user", "content": " ".join(reversed(text.split(" ")))}]
+
+    def encoded(**fields: Any) -> float:
+        return change(lambda: chat(server, unseen, **fields)).get("encoded_characters_total", 0)
+
+    report.check("a refused chat with two salts is cold", encoded(cache_salt=["salt 5", "salt 6"]) > 15_000)
+    report.check("it leaves nothing to others", encoded(cache_salt=["salt 5"], n=2) > 15_000)
+    report.check("a list of one is that salt", encoded(cache_salt="salt 5") < 500)
+    report.check("lists leave nothing to those without", encoded() > 15_000)
     small = change(lambda: generate(server, append + "Stop here.\n", sampling_params={**ONE, "stop": ["\n\n\n"]}))
     report.check("stop strings push nothing out", small["encoded_characters_total"] < 500, small)
 
@@ -563,6 +581,9 @@ class Tests:
                 compare(self.report, agent_sessions(server, "qwen3", chars=self.chars, seeds=(1, 2, 3)), expected)
                 found = server.log_text().count(line)
                 self.report.equal(f"{fault} is said once", found, 1)
+                if fault == "broken_adapter":
+                    said = "nothing is shared: key_failed (KeyError at sglang_child.py:"
+                    self.report.equal("a failed key is said once", server.log_text().count(said), 1)
         with self.servers.server("delta-changed", child=("fault", "changed_tokenizer", str(trigger))) as server:
             first = agent_sessions(server, "qwen3", chars=self.chars, seeds=(1, 2, 3))
             compare(self.report, first, expected)
@@ -623,6 +644,22 @@ class Tests:
             text = "Some text <|planted|> with a token of its own. " * 300
             ids = other(server, "/tokenize", {"prompt": text})[0]["tokens"]
             self.report.equal("the other tokenizer serves", generate(server, text, session_id="s")[0][0], ids)
+            user = [{"role": "user", "content": text}]
+            messages = {"messages": user, "max_tokens": 1}
+            served = [
+                generate(server, [text, "and one"]),
+                completion(server, text, session_id="s"),
+                chat(server, user, session_id="s"),
+                other(server, "/v1/responses", {"input": text, "max_output_tokens": 2}),
+                other(server, "/v1/messages", messages),
+            ]
+            self.report.check("everywhere", all(isinstance(answer[0], list | dict) for answer in served), served)
+            said = generate(server, None, input_ids=ids)  # nothing to tokenize, nothing to count
+            self.report.equal("IDs are served, too", said[0][0], ids)
+            counted = ("requests_total", "fallbacks_total")
+            counts = {name: n for name, n in metrics(server).items() if n and name.split("{")[0] in counted}
+            expected = {'requests_total{path="stock"}': 7.0, 'fallbacks_total{reason="section_differs"}': 7.0}
+            self.report.equal("what stock serves is counted, with its reason", counts, expected)
             said = "Delta Tokenizer: not admitted, stock path: added_tokens"
             self.report.equal("the section is named in the log", server.log_text().count(said), 1)
             named = [(k, v) for k, v in metrics(server).items() if k.startswith("admitted")]

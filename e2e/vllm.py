@@ -43,6 +43,7 @@ from e2e.harness import (  # noqa: E402
     make_model,
     session_texts,
     session_turns,
+    with_another_token,
 )
 
 VERSION = "0.32.0"
@@ -211,6 +212,10 @@ def render_script(tokenizer: str) -> Iterator[Step]:
         yield Step(f"surrogate, {name}, to tokenize", "/tokenize", raw)
     for salt in ("", "a" * 4096, "a/b", "\u00e9 @"):
         yield Step(f"salt {salt[:4]!r}", COMPLETIONS, _completion(last, cache_salt=salt))
+    for odd in (5, ["a"], [], True, {"a": 1}):
+        yield Step(f"salt {odd!r}", COMPLETIONS, _completion(last, cache_salt=odd))
+        chat = {"model": MODEL, "messages": [{"role": "user", "content": last}], "cache_salt": odd}
+        yield Step(f"salt {odd!r}, chat", CHAT, chat)
 
 
 def _completion(prompt: Any, **more: Any) -> dict[str, Any]:
@@ -580,12 +585,41 @@ def inside(model: str, deepseek: str) -> int:
         type(served.delta).encode = kept
         run = asyncio.run(_outside(renderer, texts[-1]))
         report.equal("tokenized past the hooks", run, own(renderer, texts[-1]))
-        report.equal("tokenized past the hooks: counted", served.delta.stats().fallbacks.get("hook_missing"), 1)
+        report.equal("tokenized past the hooks: counted", served.delta.stats().fallbacks.get("salt_unknown"), 1)
         report.check("no text in the log", not any(texts[-1][:40] in line for line in lines))
         with keys.of_render({"cache_salt": "s"}):
             report.equal("offline prompts bring their salt", served._ids(
                 renderer, {"prompt": texts[-1], "cache_salt": "t"}, renderer.default_cmpl_tok_params
             ), own(renderer, texts[-1]))  # fmt: skip
+
+    with report.part("salts of offline prompts"):
+        unseen = " ".join(reversed(texts_of("qwen3", 9)[-1].split(" ")))
+        params = renderer.default_cmpl_tok_params
+
+        def reused(extras: Any = None, **more: Any) -> int:
+            before = served.delta.stats().reused_tokens
+            prompt = {"prompt": unseen, **more}
+            got = asyncio.run(renderer.render_cmpl_async([prompt], params, prompt_extras=extras))
+            report.equal(f"{more} {extras}", list(got[0]["prompt_token_ids"]), own(renderer, unseen))
+            return int(served.delta.stats().reused_tokens - before)
+
+        for salt in (5, ["a"], b"a", "5", "a"):
+            report.equal(f"salt {salt!r}: first sight", reused(cache_salt=salt), 0)
+            report.check(f"salt {salt!r}: again", reused(cache_salt=salt) > 1000)
+        report.equal("an unreadable salt", [reused(cache_salt={"a": 1}), reused(cache_salt={"a": 1})], [0, 0])
+        report.equal("the extras' salt comes first", reused({"cache_salt": "b"}, cache_salt="a"), 0)
+        report.equal("extras that are no mapping", reused([("cache_salt", "c")]), 0)
+        report.equal("no salt", reused(), 0)
+        report.check("no salt, again", reused() > 1000)
+
+    with report.part("a refused tokenizer"):
+        refused_model = with_another_token(Path(model), Path(model).with_name("qwen3-and-a-token"))
+        plain = make(str(refused_model))
+        stats = plain.__dict__["_delta_prompt_tokenizer"].delta.stats
+        for i, text in enumerate((texts[0], texts[0] + "<|planted|>")):
+            report.equal(f"prompt {i}", ids(plain, text), own(plain, text))
+        report.check("its own token", len(ids(plain, "<|planted|>")) == 1)
+        report.equal("counted", (stats().by_path, stats().fallbacks), ({"stock": 3}, {"section_differs": 3}))
 
     with report.part("an unpooled tokenizer"):
         other = make(deepseek, tokenizer_mode="deepseek_v32")
@@ -632,6 +666,11 @@ def inside(model: str, deepseek: str) -> int:
         texts_out = [[d.outputs[0].text for d in run] for run in (primed, whole)]
         report.equal("texts with and without priming", *texts_out)
         report.check("texts are there", all(len(t) > 50 for t in texts_out[0]), texts_out[0])
+        salted = [
+            {"prompt": prompt, "cache_salt": salt} for prompt, salt in zip(prompts, (5, ["a"], b"a", "a"), strict=True)
+        ]
+        for i, done in enumerate(llm.generate(salted, SamplingParams(max_tokens=1), use_tqdm=False)):
+            report.equal(f"prompt {i}, salted", done.prompt_token_ids, engine_tok(prompts[i])["input_ids"])
         chat = llm.chat([[{"role": "user", "content": prompts[0]}]], sampling, use_tqdm=False)
         report.equal(
             "chat", chat[0].prompt_token_ids, engine_tok(chat[0].prompt, add_special_tokens=False)["input_ids"]
