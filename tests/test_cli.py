@@ -72,6 +72,30 @@ def test_a_file_that_is_not_there_is_wrong_use(
     assert "none.json" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["doctor", "freeze"])
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"format": 99}', "é"])
+def test_a_file_that_is_no_tokenizer_is_said_in_one_line(
+    command: str, content: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(content, encoding="utf-8")
+    assert cli.main([command, str(path)]) == 2
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and f"{path}: not a tokenizer.json" in said
+
+
+def test_a_foreign_file_among_the_configs_keeps_nobody_from_anything(
+    own: Own, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = own()
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "foreign.json").write_text("{")
+    assert cli.main(["freeze", path, "--no-certify"]) == 0
+    assert cli.main(["doctor", path]) == 0
+    assert "admitted as own" in capfd.readouterr().out
+
+
 def test_versions(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["tokenizers"] == tokenizers.__version__

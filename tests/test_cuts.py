@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -78,6 +79,67 @@ def test_a_token_with_a_flag_that_looks_around_is_not_isolated(flag: str) -> Non
 
 def test_a_normalized_form_counts_as_a_token_when_looking_for_overlaps() -> None:
     assert _isolated(tokens("<x>"), ["<x>", "y<"]) == []
+
+
+@given(st.lists(st.text("ab<é", min_size=1, max_size=7), max_size=7))
+@settings(max_examples=500)
+def test_isolated_is_what_the_definition_says(contents: list[str]) -> None:
+    """Compared in every alignment with every token, itself included, where they have a character in common."""
+    whole = set(contents)
+
+    def touches(a: str, b: str) -> bool:
+        shifts = range(1 - len(b), len(a))
+        return any(
+            all(a[i] == b[i - s] for i in range(max(0, s), min(len(a), s + len(b))))
+            for s in shifts
+            if a != b or s != 0
+        )
+
+    assert isolated(*contents) == {c for c in whole if not any(touches(c, other) for other in whole)}
+
+
+VERY_LONG = {
+    "one character": "x" * 70_000,
+    "no character twice": "".join(map(chr, range(0x3400, 0x3400 + 20_000))) + "<|end",
+    "a period": "<|" + "ab" * 35_000,
+    "what begins like another": "|>" + "y" * 70_000,
+}
+
+
+@pytest.mark.parametrize("content", VERY_LONG.values(), ids=VERY_LONG)
+@pytest.mark.parametrize("name", ["qwen3", "llama3_1"])
+def test_an_added_token_of_any_length_takes_linear_time_and_has_no_r1(name: str, content: str) -> None:
+    others = ["<|a|>", "<|b|>", "ab<", "xx", "|>"]
+    began = time.monotonic()
+    r = rules(name, tokens(*others, content))
+    assert time.monotonic() - began < 20, "a second, where quadratic time takes minutes and gigabytes"
+    assert content not in r._isolated
+    # What it does to the others is what its neighbourhood does: every overlap shows in the first and last characters,
+    # and what it contains is looked for by itself.
+    nearby = isolated(*others, content[:50], content[-50:])
+    assert r._isolated == {c for c in nearby if c in others and c not in content}
+
+
+def test_a_token_just_short_enough_is_isolated_and_one_too_long_is_not() -> None:
+    for length, expected in ((1024, True), (1025, False)):
+        content = "<" + "x" * (length - 2) + ">"
+        assert isolated(content, "<|y|>") == ({content, "<|y|>"} if expected else {"<|y|>"})
+
+
+def test_ids_are_exact_with_an_added_token_longer_than_a_checkpoint_can_say() -> None:
+    content = "<long>" + "x" * 70_000 + "</long>"
+    live = live_from(spec("llama3_1", (token(content, 0), "<|mark|>")))
+    tok = DeltaTokenizer(live, config=frozen_from(live), encoder="reference")
+    text = "some words here, and more of them. " * 20
+    for turn in (
+        text + content + text,
+        text + content + text + "<|mark|>" + text,
+        text + content[:-1] + text + "<|mark|>" + text,
+        text * 2 + content + text + "<|mark|>" + text,
+        content + content[3:] + text + "<|mark|>",
+    ):
+        assert tok.encode(turn, session="s") == ids_of(live, turn)
+    tok._store._check()
 
 
 def test_r1_cuts_at_both_edges_of_an_occurrence_and_says_what_decides() -> None:

@@ -115,3 +115,82 @@ def test_a_config_without_one_of_its_parts_is_an_error(field: str) -> None:
     del raw[field]
     with pytest.raises(ConfigError):
         Frozen.from_json(json.dumps(raw))
+
+
+# -- all of them, where some can't be read --
+
+FOREIGN = {
+    "empty": "",
+    "broken": "{",
+    "a package.json": '{"name": "x", "version": "1.0.0"}',
+    "a list": "[1, 2]",
+    "another format": '{"format": 99}',
+    "format 1, nothing else": '{"format": 1}',
+    "strings for parts": '{"format": 1, "name": "x", "digests": "a", "transitions": "b", "sections": "c"}',
+    "not ASCII": '{"name": "é"}',
+    "not UTF-8": b"\xff\xfe{}",
+    "nested without end": "[" * 100_000,
+    "digests that are numbers": frozen_config("qwen3").to_json().replace('"vocab": "', '"vocab": 5, "x": "', 1),
+}
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder."""
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    monkeypatch.setenv("DELTA_CONFIGS", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_file_among_the_users_is_left_out_and_named_once(
+    content: str | bytes, mine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = mine / "foreign.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    replace(frozen_config("qwen3"), name="zz").write(mine)
+    for _ in range(3):
+        assert [config.name for config in load_all()] == ["zz", *sorted(CONFIGS)]
+    assert [str(path) in record.getMessage() for record in caplog.records] == [True]
+    assert "\n" not in caplog.records[0].getMessage()
+    with pytest.raises(ConfigError, match=r"foreign\.json"):
+        load_frozen("foreign")
+
+
+def test_a_folder_and_a_dead_link_named_like_a_config_are_left_out_and_named_once(
+    mine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (mine / "folder.json").mkdir()
+    (mine / "link.json").symlink_to(mine / "nothing")
+    for _ in range(2):
+        assert [config.name for config in load_all()] == sorted(CONFIGS)
+    assert sorted(record.getMessage().split(": ")[1] for record in caplog.records) == [
+        str(mine / "folder.json"),
+        str(mine / "link.json"),
+    ]
+
+
+def test_a_file_and_a_folder_that_may_not_be_read_are_left_out_and_named_once(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = replace(frozen_config("qwen3"), name="secret").write(mine)
+    read_text, is_dir = Path.read_text, Path.is_dir
+
+    def refuse_file(self: Path, **options: str) -> str:
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(self))
+        return read_text(self, **options)
+
+    def refuse_folder(self: Path) -> bool:
+        if self == mine:
+            raise PermissionError(13, "Permission denied", str(self))
+        return is_dir(self)
+
+    monkeypatch.setattr(Path, "read_text", refuse_file)
+    for _ in range(2):
+        assert [config.name for config in load_all()] == sorted(CONFIGS)
+    monkeypatch.setattr(Path, "is_dir", refuse_folder)
+    for _ in range(2):
+        assert [config.name for config in load_all()] == sorted(CONFIGS)
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [str(path), str(mine)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 from array import array
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,6 +181,45 @@ def test_numbers_of_which_some_are_met_for_the_first_time_are_shared_too() -> No
     ids = from_numbers(np.array(numbers, np.uint32), list)
     assert ids == numbers and ids[0] is ids[3]
     assert all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
+
+
+def test_an_exception_anywhere_while_numbers_are_made_leaves_true_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, no memory, a fork: whoever comes next gets every ID, and one object for each."""
+    lines, first = inspect.getsourcelines(ids_room._make)
+    # The way out of a `with` is a visit to its line that the interpreter interrupts for nobody.
+    way_out = first + next(n for n, line in enumerate(lines) if "with _making" in line)
+    steps = 0
+    for stop in range(60):
+        monkeypatch.setattr(ids_room, "_table", [])
+        monkeypatch.setattr(ids_room, "_arrays", (np.empty(0, object), np.empty(0, bool)))
+        shared_ids([3, 40_000])
+        seen = 0
+
+        def trace(frame: FrameType, event: str, argument: object, stop: int = stop) -> Any:
+            nonlocal seen
+            if frame.f_code is not ids_room._make.__code__:
+                return None if event == "call" else trace
+            seen += event == "line" and frame.f_lineno != way_out
+            if seen > stop:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        numbers = [7, 3, 50_000, 20_000, 7, 40_000]
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert shared_ids(numbers) == numbers
+        except KeyboardInterrupt:
+            steps += 1
+        else:
+            break
+        finally:
+            sys.settrace(before)
+        ids = from_numbers(np.array(numbers, np.uint32), list)
+        assert ids == numbers and all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
+        assert not ids_room._making.locked()
+    assert steps > 10, "every line was the last one once"
 
 
 def test_a_base_that_another_thread_grows_while_it_is_copied_gives_the_ids_of_its_own() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Subject
@@ -111,3 +113,76 @@ def test_the_startup_line_names_config_encoder_policy_and_budget(synthetic: Call
     line = DeltaTokenizer(subject.live, config=subject.frozen, policy="keyed", budget=64 << 20).describe()
     for part in (f"config {subject.frozen.name}", "encoder reference", "policy keyed", "budget 64 MiB"):
         assert part in line
+
+
+# -- arguments of the constructor --
+
+
+@pytest.mark.parametrize(
+    ("budget", "size"), [(0, 0), (4096, 4096), ("512M", 512 << 20), ("1G", 1 << 30), (" 64 MiB ", 64 << 20)]
+)
+def test_a_budget_is_a_number_or_what_the_variable_takes(
+    budget: int | str, size: int, synthetic: Callable[..., Subject]
+) -> None:
+    assert DeltaTokenizer(synthetic("qwen3").live, budget=budget)._store.budget == size
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("budget", -1, ValueError),
+        ("budget", "-1", ValueError),
+        ("budget", "lots", ValueError),
+        ("budget", "", ValueError),
+        ("budget", "1e9", ValueError),
+        ("budget", "\u0661G", ValueError),
+        ("budget", 1e9, TypeError),
+        ("budget", float("nan"), TypeError),
+        ("budget", True, TypeError),
+        ("budget", None, TypeError),
+        ("budget", b"1G", TypeError),
+        ("shadow_rate", -0.1, ValueError),
+        ("shadow_rate", 1.5, ValueError),
+        ("shadow_rate", float("nan"), ValueError),
+        ("shadow_rate", "0.5", TypeError),
+        ("shadow_rate", True, TypeError),
+        ("shadow_rate", None, TypeError),
+        ("encoder", "tiktoken", ValueError),
+        ("encoder", "", ValueError),
+        ("encoder", None, TypeError),
+        ("encoder", 3, TypeError),
+        ("policy", "Content", ValueError),
+        ("policy", None, TypeError),
+        ("policy", ["off"], TypeError),
+        ("config", "qwen3", TypeError),
+        ("config", {}, TypeError),
+        ("config", False, TypeError),
+    ],
+)
+@pytest.mark.parametrize("admitted", [True, False])
+def test_an_argument_that_can_not_be_meant_is_an_error_at_once_that_names_it(
+    name: str, value: object, error: type[Exception], admitted: bool, synthetic: Callable[..., Subject]
+) -> None:
+    subject = synthetic("qwen3")
+    options: dict[str, Any] = {"config": subject.frozen} if admitted else {}
+    with pytest.raises(error, match="size in bytes" if name == "budget" else name):
+        DeltaTokenizer(subject.live, **{**options, name: value})
+
+
+@pytest.mark.parametrize("live", ["tokenizer.json", b"tokenizer.json", Path("tokenizer.json")])
+def test_a_path_in_place_of_a_tokenizer_is_an_error_that_names_what_opens_one(live: object) -> None:
+    with pytest.raises(TypeError, match="from_file"):
+        DeltaTokenizer(live)
+
+
+def test_arguments_of_a_tokenizer_from_a_file_are_checked_too(
+    tmp_path: Path, synthetic: Callable[..., Subject]
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    synthetic("qwen3").live.save(str(path))
+    assert DeltaTokenizer.from_file(path, budget="2M")._store.budget == 2 << 20
+    for wrong in ({"budget": -1}, {"encoder": "tiktoken"}, {"policy": "sometimes"}):
+        with pytest.raises(ValueError, match=r"bytes|encoder|policy"):
+            DeltaTokenizer.from_file(path, **wrong)
+    with pytest.raises(TypeError):
+        DeltaTokenizer.from_file(synthetic("qwen3").live)  # type: ignore[arg-type]

@@ -146,6 +146,17 @@ def test_a_trimmed_head_leaves_the_rest() -> None:
 
 # -- Checkpoints --
 
+@pytest.mark.parametrize(("left", "right"), [(0, 65_536), (65_536, 0), (70_000, 70_000), (1, 1 << 20)])
+def test_a_cut_that_more_characters_decide_than_a_checkpoint_can_say_is_not_stored(left: int, right: int) -> None:
+    c = Checkpoints()
+    c.append(Cut(100_000, 65_535, 65_535), 10)
+    c.append(Cut(2_000_000, left, right), 20)
+    c.append(Cut(3_000_000, 1, 1), 30)
+    assert c.positions.tolist() == [100_000, 3_000_000] and c.tokens.tolist() == [10, 30]
+    assert c.first_inside(100_000 - 65_535) == 0 and c.first_inside(100_000 - 65_534) == 1
+    assert c.last_inside(100_000 + 65_535) == 0 and c.last_inside(100_000 + 65_534) == -1
+
+
 CUTS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 5), st.integers(0, 5)), max_size=12)
 
 
