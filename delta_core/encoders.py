@@ -14,6 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from .admission.frozen import Certification, Frozen
+from .forks import in_forked_child, renewed_after_fork
 from .ids import Ids, Kind, container, from_numbers
 from .reference import Reference
 
@@ -27,6 +28,13 @@ _DISTRIBUTION = {"fastokens": "fastokens", "gigatoken": "gigatoken"}
 
 class EncoderUnavailable(RuntimeError):
     """The encoder is not installed, or does not take this tokenizer; the message says which."""
+
+
+# The libraries' threads do not survive a fork, and their locks may be held for ever in the child: a library that the
+# parent used can't be used there.
+_used: set[str] = set()
+_left: set[str] = set()
+in_forked_child(lambda: _left.update(_used))
 
 
 class Encoder(Protocol):
@@ -65,6 +73,10 @@ class ReferenceEncoder:
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._copy: Tokenizer | None = None
+        self._lock = threading.Lock()
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
 
     def prepare(self) -> ReferenceEncoder:
@@ -213,6 +225,9 @@ def build(name: str, reference: Reference, tokenizer_json: str | None = None) ->
     """The bare encoder of one name, certified or not. Raises EncoderUnavailable, ValueError for an unknown name."""
     if name == "reference":
         return ReferenceEncoder(reference).prepare()
+    if name in _left:
+        raise EncoderUnavailable(f"{name} was in use in the process this one was forked from, where its threads are")
+    _used.add(name)
     if name == "fastokens":
         return FastokensEncoder(tokenizer_json if tokenizer_json is not None else reference.backend.to_str())
     if name == "gigatoken":

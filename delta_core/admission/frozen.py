@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 from ..errors import ConfigError
 from .sections import AddedToken, Json, Sections
 from .transitions import Derivation, Transitions
+
+log = logging.getLogger("delta_core")
 
 FORMAT = 1
 
@@ -95,6 +98,8 @@ class Frozen:
             if raw["format"] != FORMAT:
                 raise ConfigError(f"format {raw['format']} is not {FORMAT}")
             t = raw["transitions"]
+            _expect(str, raw["name"], *raw["digests"].values(), *t["tests"])
+            _expect(int, *(i for row in t["safe"] for i in row), *(signature for signature, _ in t["classes"]))
             return Frozen(
                 name=raw["name"],
                 file_sha256=raw["file_sha256"],
@@ -121,7 +126,7 @@ class Frozen:
                     for c in raw["certified"]
                 ),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
             raise ConfigError(f"not a frozen config: {type(error).__name__}: {error}") from error
 
     def write(self, folder: Path) -> Path:
@@ -134,6 +139,12 @@ class Frozen:
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
         return target
+
+
+def _expect(kind: type, *values: object) -> None:
+    for value in values:
+        if type(value) is not kind:
+            raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
 
 
 def _rows(values: list[Json]) -> str:
@@ -158,11 +169,33 @@ def bundled_folder() -> Path:
 
 
 def load_all() -> Iterator[Frozen]:
-    """All frozen configs, the user's first. A broken file of the user's raises ConfigError that names it."""
+    """All frozen configs that can be read, the user's first.
+
+    What can't is named in the log, once a path, and left out: another program's file in the user's folder must not
+    decide whether any tokenizer is served. Whoever asks for one config by name is told what is wrong with it.
+    """
     for folder in (user_folder(), bundled_folder()):
-        if folder.is_dir():
-            for path in sorted(folder.glob("*.json")):
-                yield load_path(path)
+        try:
+            paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
+        except OSError as error:
+            _leave_out(folder, f"{folder}: {error}")
+            continue
+        for path in paths:
+            try:
+                frozen = load_path(path)
+            except ConfigError as error:
+                _leave_out(path, str(error))
+            else:
+                yield frozen
+
+
+_left_out: set[Path] = set()
+
+
+def _leave_out(path: Path, why: str) -> None:
+    if path not in _left_out:
+        _left_out.add(path)
+        log.warning("config left out: %s", why)
 
 
 def load_path(path: Path) -> Frozen:
