@@ -22,16 +22,20 @@ from ..encoders import NAMES, EncoderUnavailable, version_of
 from ..errors import DeltaError
 from ..reference import Reference
 from . import controls
-from .batteries import BATTERIES, REPLAYS, Answer, Subject, Tally, outcome, shrunk
+from .batteries import BATTERIES, REPLAYS, outcome, shrunk
 from .cases import Call, Difference
 from .refusals import run_refusals
 from .report import State, UnitRecord, summarise, write_report
 from .subjects import SYNTHETIC, SubjectError, left_out, open_subject, read_texts
+from .tally import Answer, Subject, Tally
 
 _SYNTHETIC = ("qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gpt2", "kimi_k3")
 _RANDOM_UNITS = 24  # of each random battery, when no time is given
 _CHUNK = 4  # units of one task: long enough to pay for the trip to a worker
 _MOST_SHRUNK = 3  # differences shrunk per task; the rest is counted
+
+# `auto` takes the first of these that is certified; gigatoken serves where it is asked for by name.
+_AS_AUTO = ("fastokens", "reference", "gigatoken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +91,29 @@ def run_task(task: Task) -> tuple[list[UnitRecord], list[Difference]]:
         faults = sum(subject.tok.stats().fallbacks.values())
         kind.run(subject, unit, f"{task.seed}/{task.tokenizer}/{task.battery}/{unit}", tally)
         failed = tally.failed or []
-        for calls in failed[:_MOST_SHRUNK]:
-            found.append(_difference(subject, task, unit, calls, kind.replay))
+        for calls in list(filter(None, failed))[:_MOST_SHRUNK]:
+            found.append(_difference(tally.subject or subject, task, unit, calls, kind.replay))
         if sum(subject.tok.stats().fallbacks.values()) != faults:
             # The stock path gave right IDs, and hid that ours failed.
             failed = [*failed, []]
         records.append(
             UnitRecord(
                 task.tokenizer, task.encoder, task.battery, unit, tally.cases, tally.seams, len(failed),
-                round(time.perf_counter() - began, 3),
+                round(time.perf_counter() - began, 3), tally.variant, tally.outcome,
             )
         )  # fmt: skip
     return records, found
 
 
 def _difference(subject: Subject, task: Task, unit: int, calls: list[Call], replay: str) -> Difference:
+    if replay == "shipped":
+        got, want = outcome(subject, replay, calls)
+        if got == want:
+            replay = "dense"  # it took a checkpoint at every position, or other threads
     calls = shrunk(subject, replay, calls)
     got, want = outcome(subject, replay, calls)  # equal when it took other threads to show: then as it was
     return Difference(
-        task.tokenizer, task.encoder, task.battery, unit, tuple(calls), tuple(want), tuple(got), REPLAYS[replay]
+        subject.name, task.encoder, task.battery, unit, tuple(calls), tuple(want), tuple(got), REPLAYS[replay]
     )
 
 
@@ -146,11 +154,15 @@ def tasks_for(
         for battery, end in list(ends.items()):
             if end is not None and first >= end:
                 del ends[battery]
-            elif expired():
-                return
-            elif not done(battery, first):
-                count = _CHUNK if end is None else min(_CHUNK, end - first)
-                yield Task(tokenizer, encoder, battery, first, count, plan.seed, plan.text_paths)
+                continue
+            last = first + _CHUNK if end is None else min(first + _CHUNK, end)
+            step = 1 if BATTERIES[battery].long else _CHUNK
+            for unit in range(first, last, step):
+                if expired():
+                    return
+                if not done(battery, unit):
+                    count = min(step, last - unit)
+                    yield Task(tokenizer, encoder, battery, unit, count, plan.seed, plan.text_paths)
         first += _CHUNK
 
 
@@ -169,36 +181,50 @@ class Campaign:
             self._seams[r.tokenizer, r.encoder] += r.seams
 
     def run(self) -> None:
-        pairs = [*self._pairs(), *((SYNTHETIC + name, "reference") for name in _SYNTHETIC)]
-        over = None if self.plan.minutes is None else time.monotonic() + self.plan.minutes * 60
+        pairs = self._pairs()
         passed = 0  # seam checks of the pairs that had their turn
         context = multiprocessing.get_context("spawn")  # a fork after the reference's threads began is not safe
         with ProcessPoolExecutor(self.plan.workers, mp_context=context, initializer=_ignore_interrupts) as pool:
             try:
                 if self.plan.controls:
                     self._controls(pool)
-                for n, (tokenizer, encoder) in enumerate(pairs):
+                over = None if self.plan.minutes is None else time.monotonic() + self.plan.minutes * 60
+                for n, (tokenizer, encoder, weight) in enumerate(pairs):
                     # What is left of the time and of the seam checks is shared by the pairs that are left.
-                    left = len(pairs) - n
                     quota = None
                     if self.plan.seam_checks is not None:
-                        quota = (self.plan.seam_checks - passed) / left
-                    self._pair(pool, tokenizer, encoder, over, quota, left)
+                        quota = (self.plan.seam_checks - passed) / (len(pairs) - n)
+                    share = weight / sum(w for _, _, w in pairs[n:])
+                    self._pair(pool, tokenizer, encoder, over, quota, share)
                     passed += self._seams[tokenizer, encoder]
             except KeyboardInterrupt:
                 self.interrupted = True
                 pool.shutdown(wait=True, cancel_futures=True)
         self._show("interrupted" if self.interrupted else "done", force=True)
 
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Every tokenizer with every encoder that may serve it, as far as can be told without loading it."""
-        for tokenizer in self.plan.tokenizers:
-            for encoder in self.plan.encoders:
+    def _pairs(self) -> list[tuple[str, str, float]]:
+        """Every tokenizer with every encoder that may serve it, as far as can be told without loading it; its weight.
+
+        A tokenizer's encoder that `auto` takes comes first. Where time is short, those come first of all tokenizers'
+        and have half of it: a campaign of a minute tests what serves.
+        """
+        pairs: list[tuple[str, str]] = []
+        serving: set[tuple[str, str]] = set()
+        for tokenizer in (*self.plan.tokenizers, *(SYNTHETIC + name for name in _SYNTHETIC)):
+            may = []
+            for encoder in sorted(self.plan.encoders, key=_AS_AUTO.index):
                 why = left_out(tokenizer, encoder)
                 if why is None:
-                    yield tokenizer, encoder
-                else:
+                    may.append((tokenizer, encoder))
+                elif not tokenizer.startswith(SYNTHETIC):
                     self.state.skip(f"{tokenizer} {encoder}", why)
+            if not tokenizer.startswith(SYNTHETIC):
+                serving.update(may[:1])
+            pairs += may
+        if self.plan.minutes is not None:  # otherwise one tokenizer after the other: its encoders share the answers
+            pairs.sort(key=lambda pair: pair not in serving)
+        weight = max(1.0, (len(pairs) - len(serving)) / max(1, len(serving)))
+        return [(*pair, weight if pair in serving else 1.0) for pair in pairs]
 
     def _controls(self, pool: ProcessPoolExecutor) -> None:
         if self.state.controls:
@@ -219,9 +245,9 @@ class Campaign:
         encoder: str,
         over: float | None,
         quota: float | None,
-        sharing: int,
+        share: float,
     ) -> None:
-        """One turn. over: when the campaign's time is; sharing: how many pairs share what is left of it."""
+        """One turn. over: when the campaign's time is; share: this pair's of what is left of it."""
         deadline = over
 
         def expired() -> bool:
@@ -243,7 +269,7 @@ class Campaign:
             self.state.skip(f"{tokenizer} {encoder}", str(error))
             return
         if over is not None:  # loading took its part of the time of all, not of this pair's
-            deadline = time.monotonic() + max(over - time.monotonic(), 0) / sharing
+            deadline = time.monotonic() + max(over - time.monotonic(), 0) * share
         tasks = tasks_for(tokenizer, encoder, plan, units, done, expired)
         running: set[Future[tuple[list[UnitRecord], list[Difference]]]] = set()
         while True:
@@ -275,7 +301,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `delta verify`."""
     parser.add_argument("tokenizers", nargs="*", metavar="NAME|PATH", help="default: qwen3; `all` for every name")
     parser.add_argument("--text", type=Path, action="append", default=[], metavar="PATH", help="text or .jsonl")
-    parser.add_argument("--minutes", type=float, help="how long; default: a fixed amount of work")
+    parser.add_argument("--minutes", type=float, help="how long, after the controls; default: a fixed amount of work")
     parser.add_argument("--seam-checks", type=int, metavar="N", help="how many in all, with those of a resumed report")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--seed", help="default: a fresh one, printed; a resumed report keeps its own")
@@ -316,6 +342,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(asdict(summary), indent=2))
     print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
+    if summary.never_served:
+        print(f"never served, so not compared: {', '.join(summary.never_served)}", file=sys.stderr)
     for what, why in campaign.state.skipped.items():
         print(f"left out: {what}: {why}", file=sys.stderr)
     if summary.differences or summary.dull_controls or summary.refusals_missed:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from typing import Any
 from unittest import mock
 
 from .. import cuts
+from ..admission.frozen import Certification
 from ..cuts import Cut, CutRules
+from ..encoders import Encoder, Guarded
+from ..ids import Ids, Kind, container
+from ..reference import Reference
 from ..splice import Checkpoints
 from ..store import SessionStore
 from ..tokenizer import DeltaTokenizer
-from .batteries import BATTERIES, Tally, reference_ids, shrunk
+from .batteries import BATTERIES, shrunk
 from .cases import Call
 from .subjects import SYNTHETIC, open_subject
+from .tally import Tally, reference_ids
 
 _MOST_UNITS = 60  # within so many units of dense sessions (about 60 encodes each) a control must bite
 _SHRINK_BUDGET = 600  # replays spent on the shown example of one
@@ -22,11 +30,12 @@ _SHRINK_BUDGET = 600  # replays spent on the shown example of one
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One condition. off: patches it away. config: whose small tokenizer shows it."""
+    """One condition. off: patches it away. config: whose small tokenizer shows it. batteries: which must find it."""
 
     name: str
     off: Callable[[], AbstractContextManager[object]]
     config: str
+    batteries: tuple[str, ...] = ("dense_sessions", "seams")
 
 
 def _append_without(side: str) -> Callable[[Checkpoints, Cut, int], None]:
@@ -37,6 +46,66 @@ def _append_without(side: str) -> Callable[[Checkpoints, Cut, int], None]:
         append(self, Cut(cut.position, left, right), token)
 
     return forgetful
+
+
+def _served_by(plant: Callable[[Encoder, Reference], Encoder]) -> Callable[[], AbstractContextManager[object]]:
+    """Every DeltaTokenizer gets a planted encoder once it is admitted, behind all that would refuse it."""
+    made = DeltaTokenizer.__init__
+
+    def init(self: DeltaTokenizer, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        if self.admission.admitted:
+            assert self._reference is not None
+            self._encoder = plant(self._encoder, self._reference)
+
+    return lambda: mock.patch.object(DeltaTokenizer, "__init__", init)
+
+
+class _Swapped:
+    """An encoder whose tokenizer has two added tokens' IDs the other way round."""
+
+    def __init__(self, encoder: Encoder, reference: Reference) -> None:
+        self.name = encoder.name
+        self._encoder = encoder
+        one, other = sorted(reference.backend.get_added_tokens_decoder())[-2:]
+        self._of = {one: other, other: one}
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        return [[self._of.get(i, i) for i in ids] for ids in self._encoder.encode_segments(segments)]
+
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        ids, ends = self._encoder.encode_flat(segments, kind)
+        return container([self._of.get(i, i) for i in ids], kind), ends
+
+
+# A digit that came with Unicode 15: no table of this is older than the reference's, and some are older.
+_DIGIT = 0x1E4F0
+_GROUPS = re.compile(chr(_DIGIT) + r"[0-9]{2}(?=[0-9])")
+
+
+class _Digits:
+    """An encoder of other Unicode tables: it counts digits from another one on, which shows behind a group of them."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.name = encoder.name
+        self._encoder = encoder
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        return [self._one(segment) for segment in segments]
+
+    def _one(self, segment: str) -> list[int]:
+        edges = [0, *(match.end() - 1 for match in _GROUPS.finditer(segment)), len(segment)]
+        parts = [segment[a:b] for a, b in pairwise(edges)]
+        return list(chain.from_iterable(self._encoder.encode_segments(parts)))
+
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        found = self.encode_segments(segments)
+        return container(list(chain.from_iterable(found)), kind), list(accumulate(map(len, found)))
+
+
+def _behind(*guards: tuple[int, int]) -> Callable[[], AbstractContextManager[object]]:
+    record = Certification("reference", Reference.version, Reference.version, guards, 1)
+    return _served_by(lambda encoder, reference: Guarded(_Digits(encoder), record, reference))
 
 
 CONTROLS = (
@@ -62,6 +131,9 @@ CONTROLS = (
         lambda: mock.patch.object(Checkpoints, "append", _append_without("left")),
         "llama3_1",
     ),
+    Control("a copy with two IDs swapped", _served_by(_Swapped), "llama3_1", ("variants",)),
+    Control("an encoder without one of its guards", _behind((_DIGIT + 1, _DIGIT + 9)), "llama3_1", ("unicode",)),
+    Control("a guard beside the character", _behind((_DIGIT - 1, _DIGIT - 1)), "deepseek_v3", ("unicode",)),
 )
 
 
@@ -81,17 +153,19 @@ class ControlResult:
 
 
 def run_control(index: int, seed: str) -> ControlResult:
-    """Dense sessions and dense cuts under CONTROLS[index] until a difference, within a bound."""
+    """The batteries of CONTROLS[index], with that condition switched off, until a difference, within a bound."""
     control = CONTROLS[index]
     tally = Tally()
     with control.off():
         subject = open_subject(SYNTHETIC + control.config, "reference")
         for unit in range(_MOST_UNITS):
-            for battery in ("dense_sessions", "seams"):
+            for battery in control.batteries:
                 kind = BATTERIES[battery]
                 kind.run(subject, unit, f"{seed}/{battery}/{unit}", tally)
-                if tally.failed:
-                    calls = shrunk(subject, kind.replay, min(tally.failed, key=_size), budget=_SHRINK_BUDGET)
+                failed = [calls for calls in tally.failed or () if calls]
+                if failed:
+                    asked = tally.subject or subject
+                    calls = shrunk(asked, kind.replay, min(failed, key=_size), budget=_SHRINK_BUDGET)
                     example = tuple(call.source() for call in calls)
                     return ControlResult(control.name, control.config, tally.cases, True, example)
     return ControlResult(control.name, control.config, tally.cases, False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .controls import ControlResult
-    from .report import Row, Summary
+    from .report import Row, Summary, Variant
 
 _TITLE = "Exactness campaign"
 _SEAM = "A seam check is one claimed safe cut held against the reference: n pieces of a text check n - 1 seams."
@@ -59,9 +59,22 @@ def tables(s: Summary) -> list[Table]:
             0,
             [(f"{s.refusals_tried:,}", ", ".join(s.refusals_missed) or "0")],
         ),
+        Table(
+            "Changed tokenizers",
+            "Tokens added in the ways that users do it, frozen anew: served with the changed live tokenizer's IDs, or "
+            "refused." + (f" Never served: {', '.join(s.never_served)}." if s.never_served else ""),
+            ("change", "encoder", "tokenizers", "refused", "served"),
+            4,
+            [(v.kind, v.encoder, v.reference, _refused(v), f"{v.served:,}") for v in s.variants],
+        ),
         Table("Left out", "", ("tokenizer and encoder", "why"), 2, list(s.skipped.items())),
     ]
     return [table for table in found if table.rows]
+
+
+def _refused(variant: Variant) -> str:
+    """Why, and how often."""
+    return ", ".join(f"{count}x {why}" for why, count in variant.refused.items()) or "0"
 
 
 def _first(control: ControlResult) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..reference import Reference
 from .cases import Difference
 from .controls import ControlResult
 from .pages import markdown, page
+from .tally import SERVED
 
 
 class StateError(DeltaError):
@@ -21,7 +23,7 @@ class StateError(DeltaError):
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """One finished unit. seconds: of the worker."""
+    """One finished unit. seconds: of the worker. variant, outcome: see Tally."""
 
     tokenizer: str
     encoder: str
@@ -31,6 +33,8 @@ class UnitRecord:
     seams: int
     differences: int
     seconds: float
+    variant: str = ""
+    outcome: str = ""
 
 
 @dataclass(slots=True)
@@ -164,8 +168,22 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """What became of the tokenizers changed in one way, under one encoder: how many were served, or why not."""
+
+    kind: str
+    encoder: str
+    reference: str
+    served: int
+    refused: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """The report. seconds: summed over workers. dull_controls: controls that found no difference."""
+    """The report. seconds: summed over workers. dull_controls: controls that found no difference.
+
+    never_served: kinds of changed tokenizers that none was served of: nothing was compared there.
+    """
 
     seeds: list[str]
     references: list[str]
@@ -182,14 +200,19 @@ class Summary:
     refusals_missed: list[str]
     skipped: dict[str, str]
     examples: list[list[str]]
+    variants: list[Variant] = field(default_factory=list)
+    never_served: list[str] = field(default_factory=list)
 
 
 def summarise(states: list[State]) -> Summary:
     """One summary over campaigns, one per reference version for instance. Linear in their units."""
     sums: dict[tuple[str, str, str, str], list[float]] = {}
+    outcomes: dict[tuple[str, str, str], Counter[str]] = {}
     for state in states:
         for r in state.records:
             encoder = " ".join(filter(None, (r.encoder, state.encoders.get(r.encoder))))
+            if r.variant:
+                outcomes.setdefault((r.variant, encoder, state.reference), Counter())[r.outcome] += 1
             row = sums.setdefault((r.tokenizer, encoder, state.reference, r.battery), [0, 0, 0, 0, 0.0])
             for i, value in enumerate((1, r.cases, r.seams, r.differences, r.seconds)):
                 row[i] += value
@@ -197,6 +220,10 @@ def summarise(states: list[State]) -> Summary:
         Row(*key, int(units), int(cases), int(seams), int(differences), round(seconds, 1))
         for key, (units, cases, seams, differences, seconds) in sorted(sums.items())
     ]
+    variants = [
+        Variant(*key, found.pop(SERVED, 0), dict(found.most_common())) for key, found in sorted(outcomes.items())
+    ]
+    served = {variant.kind for variant in variants if variant.served}
     controls = [replace(c, reference=state.reference) for state in states for c in state.controls]
     return Summary(
         seeds=[s.seed for s in states],
@@ -214,6 +241,8 @@ def summarise(states: list[State]) -> Summary:
         refusals_missed=[m for s in states for m in s.refusals.missed],
         skipped={f"{k}, tokenizers {s.reference}": v for s in states for k, v in s.skipped.items()},
         examples=[e for s in states for e in s.examples],
+        variants=variants,
+        never_served=sorted({variant.kind for variant in variants} - served),
     )
 
 

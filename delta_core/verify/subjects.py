@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -15,8 +16,8 @@ from ..errors import DeltaError
 from ..files import open_tokenizer
 from ..reference import Reference
 from ..tokenizer import DeltaTokenizer
-from .batteries import Answer, Subject
-from .generators import NASTY_TOKENS, frozen_from, live_from, spec
+from .generators import NASTY_TOKENS, frozen_config, frozen_from, live_from, spec
+from .tally import Answer, Subject
 
 SYNTHETIC = "synthetic/"
 
@@ -28,8 +29,11 @@ class SubjectError(DeltaError):
 def locate(name: str) -> tuple[Tokenizer, Frozen | None]:
     """The live tokenizer of a name, a path or `synthetic/CONFIG`; its config when it was made on the spot."""
     if name.startswith(SYNTHETIC):
-        live = live_from(spec(name.removeprefix(SYNTHETIC), NASTY_TOKENS))
-        return live, frozen_from(live)
+        base = name.removeprefix(SYNTHETIC)
+        live = live_from(spec(base, NASTY_TOKENS))
+        # With the records of the real one: an encoder that is certified there and takes the nested tokens for others is
+        # to be refused.
+        return live, replace(frozen_from(live, base), certified=frozen_config(base).certified)
     try:
         return open_tokenizer(name, SubjectError)[1], None
     except fetch.FetchError as error:
@@ -41,14 +45,15 @@ def left_out(name: str, encoder: str) -> str | None:
 
     None when it may, and when only opening the tokenizer can tell.
     """
-    if encoder == "reference" or Path(name).exists() or name not in fetch.NAMES:
+    base = name.removeprefix(SYNTHETIC)
+    if encoder == "reference" or Path(name).exists() or (name == base and name not in fetch.NAMES):
         return None
     try:
         version = version_of(encoder)
     except EncoderUnavailable as error:
         return str(error)
-    if load_frozen(name).certification(encoder, version, Reference.version) is None:
-        return f"{encoder} {version} is not certified for {name} with tokenizers {Reference.version}"
+    if load_frozen(base).certification(encoder, version, Reference.version) is None:
+        return f"{encoder} {version} is not certified for {base} with tokenizers {Reference.version}"
     return None
 
 

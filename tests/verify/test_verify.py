@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 from conftest import Subject as Shared
 
-from delta_core.admission.frozen import Certification, load_path
+from delta_core.admission.frozen import METHOD, Certification, load_path
 from delta_core.encoders import version_of
 from delta_core.reference import Reference
 from delta_core.tokenizer import rules_for
 from delta_core.verify import campaign, controls
-from delta_core.verify.batteries import BATTERIES, Subject, Tally, outcome
+from delta_core.verify.batteries import BATTERIES, outcome
 from delta_core.verify.cases import Call, Difference, shrink
 from delta_core.verify.refusals import refused, run_refusals
 from delta_core.verify.report import State, StateError, UnitRecord, summarise, write_report
 from delta_core.verify.subjects import SubjectError, left_out, open_subject, read_texts
+from delta_core.verify.tally import Subject, Tally
 
 
 def opened(shared: Shared, **changes: object) -> Subject:
@@ -34,7 +35,7 @@ def opened(shared: Shared, **changes: object) -> Subject:
     return replace(subject, **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("battery", sorted(set(BATTERIES) - {"user"}))
+@pytest.mark.parametrize("battery", sorted(set(BATTERIES) - {"user", "variants"}))
 def test_every_battery_counts_and_finds_nothing_in_a_right_tokenizer(
     battery: str, synthetic: Callable[..., Shared]
 ) -> None:
@@ -418,7 +419,7 @@ def test_every_certified_encoder_is_counted_for_itself(
     fastokens = version_of("fastokens")
     monkeypatch.setattr(campaign, "_SYNTHETIC", ())
     (path,) = (tmp_path / "configs").iterdir()
-    record = Certification("fastokens", fastokens, Reference.version, (), 1)
+    record = Certification("fastokens", fastokens, Reference.version, (), 1, METHOD)
     load_path(path).with_certification(record).write(path.parent)
     out = tmp_path / "out"
     arguments = ("--battery", "added_tokens", "--workers", "1", "--no-controls", "--report", str(out), "--json")
