@@ -24,12 +24,13 @@ from ..reference import Reference
 from . import controls
 from .batteries import BATTERIES, REPLAYS, outcome, shrunk
 from .cases import Call, Difference
+from .generators import PIPELINES
 from .refusals import run_refusals
 from .report import State, UnitRecord, summarise, write_report
 from .subjects import SYNTHETIC, SubjectError, left_out, open_subject, read_texts
 from .tally import Answer, Subject, Tally
 
-_SYNTHETIC = ("qwen3", "llama3_1", "gpt_oss", "deepseek_v3", "gpt2", "kimi_k3")
+_SYNTHETIC = PIPELINES
 _RANDOM_UNITS = 24  # of each random battery, when no time is given
 _CHUNK = 4  # units of one task: long enough to pay for the trip to a worker
 _MOST_SHRUNK = 3  # differences shrunk per task; the rest is counted
