@@ -54,7 +54,7 @@ def _doctor(args: argparse.Namespace) -> int:
                 installed: str | None = version_of(name)
             except EncoderUnavailable:
                 installed = None
-            _, note = choose(name, verdict.frozen, reference) if installed else (None, f"{name} is not installed")
+            note = choose(name, verdict.frozen, reference).note if installed else f"{name} is not installed"
             encoders.append({"encoder": name, "version": installed, "serves": note is None, "note": note})
     if args.json:
         report = {

@@ -8,13 +8,16 @@ import threading
 from collections.abc import Sequence
 from importlib import metadata
 from itertools import accumulate, chain, pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from .admission.frozen import Certification, Frozen
-from .forks import in_forked_child, renewed_after_fork
+from .errors import Reason
+from .forks import in_forked_child
+from .identity import answers_differ, bytes_of
 from .ids import Ids, Kind, container, from_numbers
 from .reference import Reference
 
@@ -28,6 +31,10 @@ _DISTRIBUTION = {"fastokens": "fastokens", "gigatoken": "gigatoken"}
 
 class EncoderUnavailable(RuntimeError):
     """The encoder is not installed, or does not take this tokenizer; the message says which."""
+
+
+class EncoderDiffers(EncoderUnavailable):
+    """What the encoder makes of this tokenizer is another tokenizer; the message says where."""
 
 
 # The libraries' threads do not survive a fork, and their locks may be held for ever in the child: a library that the
@@ -64,8 +71,8 @@ class ReferenceEncoder:
     of 1 ms on an event loop, behind a document of 1M characters, up to a second. Parallel work is the pool's affair.
 
     A copy, because engines set truncation and padding on the shared object for one request, while another one encodes:
-    that must not reach our segments. It is taken on first use, while the live tokenizer still is the admitted one:
-    about 1 s and 100 MB for 150K tokens. `prepare` takes it at once.
+    that must not reach our segments. It is the reference's one copy, shown to be the same tokenizer: all reference
+    encoders of a process share it, and admission has made it, so that no request waits for it.
     """
 
     name = "reference"
@@ -73,16 +80,10 @@ class ReferenceEncoder:
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._copy: Tokenizer | None = None
-        self._lock = threading.Lock()
-        renewed_after_fork(self)
-
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()
 
     def prepare(self) -> ReferenceEncoder:
-        with self._lock:
-            if self._copy is None:
-                self._copy = self._reference.copy()
+        if self._copy is None:
+            self._copy = self._reference.copy()
         return self
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
@@ -110,6 +111,13 @@ class FastokensEncoder:
         except Exception as error:
             raise EncoderUnavailable(f"fastokens does not take this tokenizer: {error}") from error
 
+    def differs_from(self, live: Tokenizer) -> str | None:
+        ours = self._tokenizer
+        for token, i in live.get_vocab(with_added_tokens=True).items():
+            if ours.token_to_id(token) != i or ours.id_to_token(i) != live.id_to_token(i):
+                return f"it has {token!r} as {ours.token_to_id(token)} and {i} as {ours.id_to_token(i)!r}"
+        return None
+
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
         if len(segments) <= _FEW:
             encode = self._tokenizer.encode
@@ -128,7 +136,11 @@ class FastokensEncoder:
 
 
 class GigatokenEncoder:
-    """gigatoken, built from the live tokenizer. Holds the GIL."""
+    """gigatoken, built from the reference's copy. Holds the GIL.
+
+    One call at a time: the library lends its object to one thread, and raises for a second one. It holds the GIL while
+    it encodes, so the lock takes nothing from anyone.
+    """
 
     name = "gigatoken"
 
@@ -137,19 +149,42 @@ class GigatokenEncoder:
             import gigatoken
         except ImportError as error:
             raise EncoderUnavailable("gigatoken is not installed: pip install 'delta-tokenizer[gigatoken]'") from error
+        copy = reference.copy()
         try:
-            self._tokenizer = gigatoken.Tokenizer(reference.backend)
+            self._tokenizer = gigatoken.Tokenizer(copy)
         except Exception as error:
             raise EncoderUnavailable(f"gigatoken does not take this tokenizer: {error}") from error
+        self._lock = threading.Lock()
+
+    def _encode(self, segments: Sequence[str]) -> list[NDArray[np.uint32]]:
+        with self._lock:
+            return [self._tokenizer.encode(segment) for segment in segments]
+
+    def differs_from(self, live: Tokenizer) -> str | None:
+        ours: dict[int, bytes] = dict(self._tokenizer.vocab)
+        added = {i: token.content for i, token in live.get_added_tokens_decoder().items()}
+        theirs = {i: token for token, i in live.get_vocab(with_added_tokens=True).items()} | added
+        for i in {*ours, *theirs}:
+            token = theirs.get(i)
+            raw = None if token is None else token.encode() if i in added else bytes_of(token)
+            if ours.get(i) != raw:
+                return f"it has {ours.get(i)!r} as {i}, the live tokenizer {token!r}"
+        return None
 
     def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        encode = self._tokenizer.encode
-        return [encode(segment).tolist() for segment in segments]
+        return [part.tolist() for part in self._encode(segments)]
 
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        parts = [self._tokenizer.encode(segment) for segment in segments]
+        parts = self._encode(segments)
         ids = from_numbers(np.concatenate(parts), kind) if parts else container((), kind)
         return ids, list(accumulate(map(len, parts)))
+
+
+class Fast(Encoder, Protocol):
+    """An encoder that another library made of the live tokenizer."""
+
+    def differs_from(self, live: Tokenizer) -> str | None:
+        """An ID that is another token to it than to the live tokenizer, or the other way round; None when all agree."""
 
 
 class Guarded:
@@ -221,22 +256,33 @@ def version_of(name: str) -> str:
         raise EncoderUnavailable(f"{name} is not installed") from error
 
 
-def build(name: str, reference: Reference, tokenizer_json: str | None = None) -> Encoder:
-    """The bare encoder of one name, certified or not. Raises EncoderUnavailable, ValueError for an unknown name."""
-    if name == "reference":
-        return ReferenceEncoder(reference).prepare()
+def build(name: str, reference: Reference) -> Fast:
+    """The bare fast encoder of one name, certified or not.
+
+    Made of the reference's copy or its state, never of the live object. Raises EncoderUnavailable, ValueError for an
+    unknown name.
+    """
     if name in _left:
         raise EncoderUnavailable(f"{name} was in use in the process this one was forked from, where its threads are")
     _used.add(name)
     if name == "fastokens":
-        return FastokensEncoder(tokenizer_json if tokenizer_json is not None else reference.backend.to_str())
+        reference.copy()  # shows how the state must be written for the same IDs
+        return FastokensEncoder(reference.serialized(dense=True))
     if name == "gigatoken":
         return GigatokenEncoder(reference)
-    raise ValueError(f"unknown encoder {name!r}: one of auto, {', '.join(NAMES)}")
+    raise ValueError(f"unknown fast encoder {name!r}: one of {', '.join(NAMES[1:])}")
 
 
-def choose(name: str, frozen: Frozen, reference: Reference) -> tuple[Encoder, str | None]:
-    """The encoder that may serve, and why it is not the one asked for (None when it is).
+class Choice(NamedTuple):
+    """The encoder that serves. note: why it is not the one asked for; reason: what is counted of that."""
+
+    encoder: Encoder
+    note: str | None = None
+    reason: Reason | None = None
+
+
+def choose(name: str, frozen: Frozen, reference: Reference) -> Choice:
+    """The encoder that may serve, and why it is not the one asked for.
 
     name: one of NAMES, or "auto" for the fastest certified one. "auto" does not look at gigatoken, which holds the
     GIL and so would stall an event loop; it serves when it is asked for by name.
@@ -245,14 +291,15 @@ def choose(name: str, frozen: Frozen, reference: Reference) -> tuple[Encoder, st
         name, asked = "fastokens", False
     else:
         asked = True
-    if name == "reference":
-        return ReferenceEncoder(reference).prepare(), None
     if name not in NAMES:
         raise ValueError(f"unknown encoder {name!r}: one of auto, {', '.join(NAMES)}")
+    safe = ReferenceEncoder(reference).prepare()
+    if name == "reference":
+        return Choice(safe)
     try:
         version = version_of(name)
     except EncoderUnavailable as error:
-        return ReferenceEncoder(reference).prepare(), str(error)
+        return Choice(safe, str(error))
     certification = frozen.certification(name, version, reference.version)
     if certification is None:
         note = (
@@ -260,9 +307,22 @@ def choose(name: str, frozen: Frozen, reference: Reference) -> tuple[Encoder, st
             "run `delta certify` to certify it"
         )
         (log.warning if asked else log.info)("%s", note)
-        return ReferenceEncoder(reference).prepare(), note
+        return Choice(safe, note)
     try:
-        return Guarded(build(name, reference), certification, reference), None
+        return Choice(_shown(build(name, reference), certification, reference))
     except EncoderUnavailable as error:
         log.warning("%s", error)
-        return ReferenceEncoder(reference).prepare(), str(error)
+        return Choice(safe, str(error), Reason.ENCODER_DIFFERS if isinstance(error, EncoderDiffers) else None)
+
+
+def _shown(encoder: Fast, certification: Certification, reference: Reference) -> Guarded:
+    """The encoder behind its guards, shown to be the live tokenizer: certification was about a file like it.
+
+    Its own vocabulary, both ways, and a battery with every added token. 0.3 to 0.6 s. Raises EncoderDiffers.
+    """
+    guarded = Guarded(encoder, certification, reference)
+    live = reference.backend
+    difference = encoder.differs_from(live) or answers_differ(live, guarded.encode_segments)
+    if difference is not None:
+        raise EncoderDiffers(f"{encoder.name} makes another tokenizer of this one: {difference}")
+    return guarded

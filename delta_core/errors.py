@@ -20,6 +20,9 @@ class Reason(str, Enum):
     TRUNCATION_SET = "truncation_set"
     PADDING_SET = "padding_set"
 
+    COPY_DIFFERS = "copy_differs"  # what serialising the live tokenizer gives is another tokenizer
+    ENCODER_DIFFERS = "encoder_differs"  # a fast encoder makes another tokenizer of this one: the reference encodes
+
     POLICY_OFF = "policy_off"  # the operator switched it off
     HOOK_MISSING = "hook_missing"  # the engine's version has no place where an adapter could stand
     NOT_TEXT_MODEL = "not_text_model"  # multimodal, a cross-encoder, or tokenized outside Python

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
+from types import FunctionType
 from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Tokenizer, models
 
+from . import identity
 from .errors import Reason
+from .forks import renewed_after_fork
 
 # Re-reading the table of added tokens costs 10 to 25 us for thirty of them, 0.2 ms for 256, 1 to 1.6 ms for 800. It is
 # read again after this many times its own cost, which bounds what it takes of a busy server's time.
@@ -33,8 +39,43 @@ _SETTINGS = attrgetter(
 )
 
 
+# How often a Python tokenizer's own method that changes its added tokens has been called in this process, whichever
+# tokenizer it was: what is compared is only whether it was, and one more look at a table costs little.
+_CHANGING = ("_add_tokens", "add_tokens", "add_special_tokens")
+_changes = [0]
+
+
+def _announce_changes(kind: type) -> None:
+    """Have the methods of a class of Python tokenizers that change added tokens say so.
+
+    The class is wrapped, not the object: engines copy and pickle their tokenizers. A method does what it did.
+    """
+    for base in kind.__mro__:
+        for name in _CHANGING:
+            method = base.__dict__.get(name)
+            if isinstance(method, FunctionType) and not hasattr(method, "_delta_announces"):
+                with suppress(Exception):  # a class that takes no attributes: its table is read at intervals
+                    setattr(base, name, _announcing(method))
+
+
+def _announcing(method: FunctionType) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def announcing(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        finally:
+            _changes[0] += 1
+
+    announcing._delta_announces = True  # type: ignore[attr-defined]
+    return announcing
+
+
 class UnsupportedTokenizer(TypeError):
     """There is no Hugging Face `tokenizers.Tokenizer` behind the object."""
+
+
+class CopyDiffers(RuntimeError):
+    """What serialising the live tokenizer gives is another tokenizer; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +101,25 @@ def backend_of(live: object) -> Tokenizer:
     return backend
 
 
+def _keep_ids(state: str, *, fill: bool = False) -> str:
+    """The same tokenizer, its added tokens in the vocabulary as well.
+
+    The library numbers added tokens anew when it reads them, behind as many IDs as the vocabulary has entries: where
+    the vocabulary has holes, those are other IDs. A token that it finds in the vocabulary keeps its ID. Nothing else
+    changes: an added token's text never reaches the model, and no merge makes it. Shown by `identity`, as for any copy.
+
+    fill: give every hole a token, too. Their names hold characters that no byte-level text has.
+    """
+    parsed = json.loads(state)
+    vocabulary = parsed["model"]["vocab"]
+    for token in parsed["added_tokens"]:
+        vocabulary.setdefault(token["content"], token["id"])
+    if fill:
+        used = set(vocabulary.values())
+        vocabulary.update({f"\0 {i}": i for i in range(max(used)) if i not in used})
+    return json.dumps(parsed, ensure_ascii=False)
+
+
 class Reference:
     """The live tokenizer, asked and watched.
 
@@ -74,8 +134,18 @@ class Reference:
         # IDs are given out in order: a token that is new to the vocabulary takes this one.
         self._next_id = self._first_free_id()
         self._state = self._cheap_state()
+        if live is not self.backend:
+            _announce_changes(type(live))
+        self._changes = _changes[0]
         self._added = self._added_tokens()
         self._watch_due = 0.0
+        self._copying = threading.Lock()
+        self._copy: Tokenizer | None = None
+        self._renumbered = False  # the library would give added tokens other IDs when it reads the state as it is
+        renewed_after_fork(self)
+
+    def _after_fork(self) -> None:
+        self._copying = threading.Lock()
 
     # -- encoding --
 
@@ -99,14 +169,44 @@ class Reference:
         """The live state as a tokenizer.json, parsed. About 0.5 s for 150K tokens; done once."""
         return json.loads(self.backend.to_str())  # type: ignore[no-any-return]
 
+    def serialized(self, *, dense: bool = False) -> str:
+        """The live state as a tokenizer.json of which the same tokenizer can be made.
+
+        dense: for a reader that takes no vocabulary with holes. 0.1 s, 0.5 s where the state has to be rewritten.
+        """
+        # An empty prefix or suffix is none; fastokens takes only the latter.
+        state = self.backend.to_str()
+        for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
+            state = state.replace(f'"{affix}":"",', f'"{affix}":null,')
+        if dense:
+            vocabulary = self.backend.get_vocab(with_added_tokens=False).values()
+            dense = max(vocabulary, default=-1) >= len(vocabulary)
+        return _keep_ids(state, fill=dense) if self._renumbered or dense else state
+
     def copy(self) -> Tokenizer:
-        """A tokenizer of our own in the admitted state. Raises RuntimeError when the live one is in another by now."""
+        """A tokenizer of our own in the admitted state, shown to be the same one: one for all who need it.
+
+        Made at the first call: 0.5 to 1.5 s and 100 MB for 150K tokens. Raises CopyDiffers, and RuntimeError when the
+        live tokenizer is in another state than the admitted one by now.
+        """
+        with self._copying:
+            if self._copy is None:
+                self._copy = self._make_copy()
+            return self._copy
+
+    def _make_copy(self) -> Tokenizer:
         for _ in range(3):  # a request of the engine's may have set truncation for the moment
             self._watch_due = 0.0
             if self.changed() is None:
-                copy = Tokenizer.from_str(self.backend.to_str())
+                copy = Tokenizer.from_str(self.serialized())
+                if not self._renumbered and copy.get_vocab(True) != self.backend.get_vocab(True):
+                    self._renumbered = True
+                    copy = Tokenizer.from_str(self.serialized())
+                difference = identity.difference(self.backend, copy)
                 self._watch_due = 0.0
                 if self.changed() is None and copy.truncation is None and copy.padding is None:
+                    if difference is not None:
+                        raise CopyDiffers(difference)
                     return copy
         raise RuntimeError("the live tokenizer changed after admission")
 
@@ -131,17 +231,23 @@ class Reference:
         """Why the live tokenizer is not the one that was admitted any more, or None.
 
         Truncation, padding, normalizer, pre-tokenizer, post-processor, dropout, a replaced backend and tokens that
-        are new to the vocabulary are noticed at once (about 5 us). An added token that takes over an existing word of
-        the vocabulary shows only in the whole table, which is read again after 256 times its own cost: within 5 ms
-        for thirty added tokens, 0.4 s for 800. After a longer pause every request reads it.
+        are new to the vocabulary are noticed at once (about 5 us), and so is whatever is added or flagged anew by the
+        methods of a Python tokenizer (transformers, as in both engines).
+
+        On a bare `tokenizers.Tokenizer`, or one reached behind its Python object, a token that is in the vocabulary
+        already, or gets other flags, shows only in the whole table. That is read again after 256 times its own cost:
+        within 5 ms for thirty added tokens, 0.4 s for 800; after a longer pause every request reads it. In this
+        window requests get the IDs of the tokenizer as it was. Reading the table for every request would close it, at
+        10 to 40 us a request for thirty tokens, 1 to 1.6 ms for 800.
         """
         try:
             if self._cheap_state() != self._state or backend_of(self.live) is not self.backend:
                 return Reason.LIVE_CHANGED
-            now = time.monotonic()
-            if now >= self._watch_due:
+            now, changes = time.monotonic(), _changes[0]
+            if now >= self._watch_due or changes != self._changes:
                 if self._added_tokens() != self._added:
                     return Reason.LIVE_CHANGED
+                self._changes = changes
                 done = time.monotonic()
                 self._watch_due = done + _WATCH * (done - now)
         except Exception:  # noqa: BLE001 - a tokenizer that can't be asked is not the admitted one

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
 
+from .context import salt_name
 from .forks import renewed_after_fork
 from .ids import IdList
 from .lookup import PrefixIndex
@@ -131,7 +132,9 @@ class SessionStore:
         kind: what IDs are kept as. Lists and arrays share nothing, either: converting one costs more than keeping both.
         """
         person = kind.__name__.encode()
-        space = person if namespace is None else self._digest(person, namespace)
+        # What is no string has a name of its own: 5 shares nothing with "5".
+        name = namespace if namespace is None or isinstance(namespace, str) else salt_name(namespace)
+        space = person if name is None else self._digest(person, name)
         return space, None if session is None else self._digest(b"session", session, space)
 
     def _digest(self, person: bytes, name: str, salt: bytes = b"") -> bytes:

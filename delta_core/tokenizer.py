@@ -204,7 +204,9 @@ class DeltaTokenizer:
         assert affixes is not None  # admission asked for it
         self._affixes = affixes
         self._encoder: Encoder
-        self._encoder, note = choose(encoder, verdict.frozen, self._reference)
+        self._encoder, note, refused = choose(encoder, verdict.frozen, self._reference)
+        if refused is not None:
+            self._counters.fallback(refused)  # `choose` has said it
         self._fallback_encoder = ReferenceEncoder(self._reference)
         self._inline = _INLINE.get(self._encoder.name, _INLINE["reference"])
         if shadow_rate > 0:

@@ -15,11 +15,19 @@ from conftest import Subject
 from oracle import assert_same, ids_of
 
 from delta_core import DeltaTokenizer, Reason, encoders
-from delta_core.admission.frozen import Certification
-from delta_core.encoders import EncoderUnavailable, Guarded, ReferenceEncoder, build, choose, version_of
+from delta_core.admission.frozen import METHOD, Certification
+from delta_core.encoders import (
+    EncoderUnavailable,
+    FastokensEncoder,
+    Guarded,
+    ReferenceEncoder,
+    build,
+    choose,
+    version_of,
+)
 from delta_core.ids import Ids, Kind, container
 from delta_core.reference import Reference
-from delta_core.verify.generators import FRAGMENTS, live_from, spec
+from delta_core.verify.generators import FRAGMENTS
 
 
 class Recording:
@@ -127,7 +135,7 @@ def test_what_fails_in_the_reference_too_is_the_callers_error(synthetic: Callabl
 
 def certified(subject: Subject, name: str, **other: str) -> Any:
     record = {"encoder_version": version_of(name), "reference_version": Reference.version, **other}
-    return subject.frozen.with_certification(Certification(encoder=name, guards=(), cases=1, **record))
+    return subject.frozen.with_certification(Certification(encoder=name, guards=(), cases=1, method=METHOD, **record))
 
 
 @pytest.fixture
@@ -140,7 +148,7 @@ def test_an_uncertified_encoder_does_not_serve_and_says_so_once(
 ) -> None:
     pytest.importorskip("fastokens")
     with caplog.at_level(logging.WARNING, "delta_core"):
-        encoder, note = choose("fastokens", subject.frozen, Reference(subject.live))
+        encoder, note, _ = choose("fastokens", subject.frozen, Reference(subject.live))
     assert encoder.name == "reference" and note is not None and "delta certify" in note
     assert len(caplog.records) == 1
     assert choose("auto", subject.frozen, Reference(subject.live))[0].name == "reference"
@@ -148,7 +156,7 @@ def test_an_uncertified_encoder_does_not_serve_and_says_so_once(
 
 def test_a_certified_encoder_serves(subject: Subject) -> None:
     pytest.importorskip("fastokens")
-    encoder, note = choose("auto", certified(subject, "fastokens"), Reference(subject.live))
+    encoder, note, _ = choose("auto", certified(subject, "fastokens"), Reference(subject.live))
     assert encoder.name == "fastokens" and note is None
 
 
@@ -162,7 +170,7 @@ def test_an_encoder_that_is_not_installed_is_named(subject: Subject, monkeypatch
     monkeypatch.setitem(encoders._DISTRIBUTION, "fastokens", "no-such-distribution")
     with pytest.raises(EncoderUnavailable, match="not installed"):
         version_of("fastokens")
-    encoder, note = choose("fastokens", subject.frozen, Reference(subject.live))
+    encoder, note, _ = choose("fastokens", subject.frozen, Reference(subject.live))
     assert encoder.name == "reference" and note is not None and "not installed" in note
 
 
@@ -192,7 +200,8 @@ def test_a_fast_encoder_takes_few_and_many_segments_alike(name: str, real_tokeni
 def test_the_flat_form_holds_the_same_ids(name: str, kind: type, real_tokenizer: Callable[[str], Subject]) -> None:
     if name != "reference":
         pytest.importorskip(name)
-    encoder = build(name, Reference(real_tokenizer("qwen3").live))
+    reference = Reference(real_tokenizer("qwen3").live)
+    encoder = ReferenceEncoder(reference) if name == "reference" else build(name, reference)
     rng = random.Random(3)
     segments = ["".join(rng.choices([f for f in FRAGMENTS if f.isascii()], k=n)) for n in (0, 1, 0, 20, 7, 0)]
     for some in (segments, segments[:1], []):
@@ -214,7 +223,7 @@ def test_the_flat_form_has_the_same_guards(synthetic: Callable[..., Subject]) ->
 def test_a_fast_encoder_built_from_a_tokenizer_it_does_not_take_is_unavailable() -> None:
     pytest.importorskip("fastokens")
     with pytest.raises(EncoderUnavailable, match="does not take"):
-        build("fastokens", Reference(live_from(spec("llama3_1"))), tokenizer_json="{}")
+        FastokensEncoder("{}")
 
 
 def test_ids_given_back_are_the_shared_objects(subject: Subject) -> None:

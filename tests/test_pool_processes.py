@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import PATIENCE, Subject, until
+from tokenizers import Tokenizer
 
 from delta_core.cuts import Cut
 from delta_core.encoders import ReferenceEncoder
@@ -145,6 +146,16 @@ def test_an_error_in_the_process_fails_its_request_alone(subject: Subject, crew_
         with pytest.raises(EncodingFailed, match="StretchRefused"):
             crew.pool.submit([Stretch("some text", 0, 9)]).result()
     assert crew.pool.workers == 1
+
+
+def test_a_process_that_makes_another_tokenizer_of_the_state_does_not_serve(
+    subject: Subject, crew_of: Callable[..., Crew], caplog: pytest.LogCaptureFixture
+) -> None:
+    live = Tokenizer.from_str(subject.live.to_str())
+    live.add_special_tokens(["<|new|>"])
+    crew = crew_of(Setup(live.to_str(), subject.frozen, "reference", SEGMENT), 1)
+    assert not crew.pool.wait_ready(PATIENCE)
+    assert "added_tokens: 1 added" in caplog.text
 
 
 def test_a_killed_worker_loses_nothing(subject: Subject, crew_of: Callable[..., Crew]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import Reason
-from ..reference import Reference
+from ..reference import CopyDiffers, Reference
 from .frozen import Frozen, load_all
 from .sections import Mismatch, Sections, differences, not_covered, sections_of
 
@@ -34,7 +34,8 @@ class Verdict:
 def admit(reference: Reference, configs: Iterable[Frozen] | None = None) -> Verdict:
     """Compare the live tokenizer with the frozen configs (the user's and the bundled ones by default).
 
-    Costs about half a second for 150K tokens: the live state is written out and parsed once. Raises ConfigError.
+    What fits is admitted only when the copy that will encode is shown to be the same tokenizer. Costs about a second
+    for 150K tokens: the live state is written out, parsed, and made into that copy once. Raises ConfigError.
     """
     live = sections_of(reference.parsed())
     uncovered = not_covered(live)
@@ -47,7 +48,8 @@ def admit(reference: Reference, configs: Iterable[Frozen] | None = None) -> Verd
     for frozen in load_all() if configs is None else configs:
         found = differences(frozen.sections, live)
         if not found and not uncovered and reference.affixes() is not None:
-            return Verdict(frozen, frozen.name, (), live)
+            refused = copy_refused(reference)
+            return Verdict(None if refused else frozen, frozen.name, refused, live)
         same_vocabulary = frozen.sections.vocab_digest == live.vocab_digest
         if same_vocabulary and (nearest is None or len(found) < nearest[0]):
             nearest = (len(found), frozen.name, found)
@@ -66,3 +68,14 @@ def admit(reference: Reference, configs: Iterable[Frozen] | None = None) -> Verd
         )
         return Verdict(None, nearest[1], (affixes,), live)
     return Verdict(None, nearest[1], tuple(nearest[2]), live)
+
+
+def copy_refused(reference: Reference) -> tuple[Mismatch, ...]:
+    """Why no copy of the live tokenizer may encode: empty when the reference's copy is shown to be the same one."""
+    try:
+        reference.copy()
+    except CopyDiffers as error:
+        return (Mismatch("copy", str(error), Reason.COPY_DIFFERS),)
+    except RuntimeError as error:
+        return (Mismatch("tokenizer", str(error), Reason.LIVE_CHANGED),)
+    return ()

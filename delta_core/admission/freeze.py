@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ..errors import FreezeError, Reason
 from ..reference import Reference
+from .admit import copy_refused
 from .frozen import Frozen
 from .pattern import UnsupportedPattern
 from .sections import not_covered, sections_of
@@ -35,6 +36,8 @@ def freeze(
         raise FreezeError(
             "post_processor: does not behave as a fixed prefix and suffix", Reason.UNSUPPORTED_POST_PROCESSOR
         )
+    if refused := copy_refused(reference):
+        raise FreezeError("; ".join(map(str, refused)), refused[0].reason)
     transitions: Transitions | None = next(
         (f.transitions for f in known if f.sections.pre_tokenizer == sections.pre_tokenizer), None
     )

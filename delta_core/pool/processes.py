@@ -210,13 +210,19 @@ def serve(descriptor: int, parent: int) -> None:
     # Imported here: the router imports this package.
     from tokenizers import Tokenizer
 
+    from ..admission.admit import admit
     from ..encoders import choose
     from ..reference import Reference
     from ..tokenizer import rules_for
 
     reference = Reference(Tokenizer.from_str(setup.tokenizer_json))
+    # What is made of the state here may be another tokenizer than the one it was written by.
+    verdict = admit(reference, [setup.frozen])
+    if verdict.frozen is None:
+        _send(sock, b"\1" + "; ".join(map(str, verdict.mismatches)).encode())
+        return
     rules = rules_for(setup.frozen, reference)
-    encoder, note = choose(setup.encoder, setup.frozen, reference)
+    encoder, note, _ = choose(setup.encoder, setup.frozen, reference)
     if note is not None:
         _send(sock, b"\1" + note.encode())
         return
