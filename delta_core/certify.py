@@ -1,10 +1,12 @@
 """Certification: does a fast encoder give the reference's IDs for a config, under exactly these two versions?
 
 Nothing can be proved about foreign code from outside, so it is compared with the reference where tokenizers are known
-to differ: at every code point (Unicode tables are older or newer), in canonical order and composition, at the seams
-of the pattern's classes, around added tokens, in long runs and in random text. Differences that hang on single rare
-code points become *guards*: segments with such a character go to the reference. With the guards in place everything
-is run again and must give no difference. Anything else refuses, with a minimal example.
+to differ: at every code point in contexts that follow from the pattern (see `contexts`: Unicode tables are older or
+newer), in canonical order and composition, at the seams of the pattern's classes, around added tokens, in long runs and
+in random text with a fresh seed. What serves is compared: `encode_flat` in the sizes that serve, as list and as array,
+every batch twice, a part of it from several threads. Differences that hang on single rare code points become *guards*:
+segments with such a character go to the reference. With the guards in place everything is run again and must give no
+difference. Anything else refuses, with a minimal example.
 
 The reference is by far the slower side. A hash of each of its answers is kept, so that a second encoder, and the
 second run behind guards, cost the encoder's own time.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import secrets
 import sys
 import time
 import unicodedata
@@ -23,23 +26,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import chain, count, islice, pairwise, product
 from pathlib import Path
 from typing import Literal, NoReturn
 
+import numpy as np
 from tokenizers import normalizers
 
 from . import encoders, fetch
 from .admission.admit import admit
-from .admission.frozen import Certification, Frozen, load_frozen, load_path, user_folder
+from .admission.frozen import METHOD, Certification, Frozen, load_frozen, load_path, user_folder
+from .contexts import CODE_POINTS, Context, Contexts, Mask, Numbers
 from .encoders import Encoder, EncoderUnavailable
 from .errors import ConfigError, DeltaError
 from .files import open_tokenizer
+from .ids import Kind as IdKind
 from .reference import Reference
 
-Ids = list[int]
+Ids = Sequence[int]  # list or array
 Log = Callable[[str], None]
 Kind = Literal["ids", "raises", "accepts", "unstable", "guards"]
+Way = Literal["batch", "few", "alone", "threads"]
 
 MAX_RANGES = 2000
 """More guard ranges than this refuse: the encoder's tables are then not those of this reference at all."""
@@ -90,17 +97,19 @@ def certify(
     encoder_name: str,
     *,
     quick: bool = False,
+    seed: int | None = None,
     log: Log = lambda line: None,
 ) -> Result:
     """Compare the installed encoder of one name with the reference, whose sections must be those of `frozen`.
 
-    5 million comparisons, 19 million for a tokenizer that normalizes, in 1 to 4 minutes on two cores; with `quick` some
-    300,000 in seconds, in which code points from U+3000 on are sampled unless a difference turns up. Memory: 16 bytes
-    per string, some 30 MB. Changes neither the tokenizer nor the config.
+    40 million comparisons and more, in 2 to 5 minutes on two cores; with `quick` some 500,000 in seconds, in which code
+    points from U+3000 on are sampled unless a difference turns up. Memory: 16 bytes per string, some 100 MB. Changes
+    neither the tokenizer nor the config.
+    seed: of what is drawn at random; None for a fresh one. It is logged.
     Raises EncoderUnavailable when the encoder is not installed or does not take the tokenizer, ValueError for an
     unknown name.
     """
-    return _certify(_Truth(reference), frozen, encoder_name, quick=quick, log=log)
+    return _certify(_Truth(reference, seed), frozen, encoder_name, quick=quick, log=log)
 
 
 # ----------------------------------------------------------------------------------------------------- what is compared
@@ -113,14 +122,13 @@ class _Batch:
     key: names the batch; the same key holds the same strings in every run.
     strings: what is encoded.
     probes: what each string was joined from, None when they are the probes themselves.
-    way: "batch" all in one call, "alone" one call each, "threads" one call each from many threads at once. They are
-        different code in an encoder.
+    way: how they are given to the encoder, see `_encode`.
     """
 
     key: str
     strings: list[str]
     probes: list[list[str]] | None = None
-    way: Literal["batch", "alone", "threads"] = "batch"
+    way: Way = "batch"
 
     @property
     def cases(self) -> int:
@@ -130,14 +138,12 @@ class _Batch:
 # Planes 0-3 and 14 hold all characters there are. The rest is private use or not assigned in any version of Unicode.
 _DENSE = (range(0x0000, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))
 _SPARSE = (range(0x40000, 0xE0000), range(0xF0000, 0x110000))
-_CONTEXTS = ("a{}b", "1{}2", " {}", ".{} a", "{}'t", "{}{}", "\n{}\n", "{}\u0301")
-_NORMAL_CONTEXTS = ("a\u0301{}b", "a{}\u0335b")  # every combining class but zero is reordered in one of them
-_SPARSE_CONTEXTS = ("a{}'t", "1 {}{}\u0301.\n{}2")  # the same neighbours in fewer strings
+_FURTHER = 20  # contexts drawn at random in which the dense planes are tried, beside those derived for them
+_DRAWN = 200_000  # code points drawn at random, each in a context drawn at random
 # Where newer characters compose with each other (by blocks), or with older general marks.
 _BLOCK = 128
 _BLOCKS = (*range(0, 0x3400, _BLOCK), *range(0xA000, 0xAC00, _BLOCK), *range(0xF900, 0x20000, _BLOCK))
 _NEWER = range(0x10000, 0x20000)
-_UNJOINED = (" {}", "{}{}")  # so that every character also ends and begins a whole text
 _JOIN = 64
 
 # One mark of every canonical combining class that is in use, several of the common ones.
@@ -167,17 +173,24 @@ _CODE = (
 )  # fmt: skip
 
 
-def _all_batches(reference: Reference, frozen: Frozen, quick: bool, sample: bool) -> Iterator[_Batch]:
-    """Everything that is compared. sample: only a part of the code points and their compositions."""
+def _all_batches(truth: _Truth, frozen: Frozen, contexts: Contexts, quick: bool, sample: bool) -> Iterator[_Batch]:
+    """Everything that is compared but the code points in contexts. sample: only a part of the compositions."""
+    reference = truth.reference
     joiner = _joiner(frozen)
     normalizes = bool(frozen.sections.normalizer)
-    yield from _code_points(joiner, normalizes, sample)
+    yield from _groups(contexts, joiner, truth.seed, quick)
     yield from _normal_forms(joiner, normalizes, quick, sample)
     yield from _seams(frozen, quick)
     yield from _vocabulary(reference, joiner, quick)
     yield from _runs(frozen, quick)
     yield from _added_tokens(frozen, quick)
-    yield from _random_text(frozen, quick)
+    yield from _random_text(frozen, truth.seed, quick)
+
+
+def _codes(sample: bool) -> Numbers:
+    """The code points that are tried; with `sample` those below U+3000 and one in 61 above."""
+    every = np.concatenate([np.arange(codes.start, codes.stop) for codes in (*_DENSE, *_SPARSE)])
+    return every[(every < 0x3000) | (every % 61 == 0)] if sample else every
 
 
 def _joiner(frozen: Frozen) -> str:
@@ -191,7 +204,7 @@ def _joined(key: str, probes: Sequence[str], joiner: str) -> _Batch:
     return _Batch(key, [joiner.join(group) for group in groups], groups)
 
 
-def _chunks(key: str, strings: Iterable[str], size: int, way: Literal["batch", "alone", "threads"]) -> Iterator[_Batch]:
+def _chunks(key: str, strings: Iterable[str], size: int, way: Way) -> Iterator[_Batch]:
     held: list[str] = []
     n = 0
     for string in strings:
@@ -203,23 +216,38 @@ def _chunks(key: str, strings: Iterable[str], size: int, way: Literal["batch", "
         yield _Batch(f"{key}/{n}", held, way=way)
 
 
-def _code_points(joiner: str, normalizes: bool, sample: bool) -> Iterator[_Batch]:
-    """Every code point but surrogates, in every context; with `sample` those below U+3000 and one in 61 above."""
-    for ranges, contexts in (
-        (_DENSE, _CONTEXTS + (_NORMAL_CONTEXTS if normalizes else ())),
-        (_SPARSE, _SPARSE_CONTEXTS),
-    ):
-        for codes in ranges:
-            taken = [c for c in codes if c < 0x3000 or c % 61 == 0] if sample else codes
-            for first in range(0, len(taken), 16384):
-                characters = list(map(chr, taken[first : first + 16384]))
-                for context in contexts:
-                    probes = [context.replace("{}", c) for c in characters]
-                    key = f"code points/{context!r} {ord(characters[0]):x}-{ord(characters[-1]):x}"
-                    if ranges is _DENSE and context in _UNJOINED:
-                        yield _Batch(key, probes)
-                    else:
-                        yield _joined(key, probes, joiner)
+def _groups(contexts: Contexts, joiner: str, seed: int, quick: bool) -> Iterator[_Batch]:
+    """Members of every group in the complete set of contexts, alone and in runs; then any code point in any context."""
+    rng = random.Random(seed)
+    groups = contexts.members(rng)
+    complete = list(contexts.complete())
+    runs = [c for c in complete if c.kind[0] == "runs"]
+    rest = [c for c in complete if c.kind[0] != "runs"]
+    if quick:
+        groups = [[rng.choice(group)] for group in groups]
+        rest = rng.sample(rest, min(len(rest), 500))
+    members = [c for group in groups for c in group]
+    texts = chain(
+        (x.left + c * n + x.right for n in ((1,) if quick else (1, 2, 3, 4)) for c in members for x in runs),
+        (x.left + rng.choice(group) + x.right for group in groups for x in rest),
+    )
+    codes = contexts.codes.tolist()
+    which = f"of {len(codes)}"  # a sample of the code points gives other strings
+    yield from _joined_chunks(f"groups/{which}", texts, joiner)
+    drawn = ((rng.choice(codes), rng.choice(complete)) for _ in range(_DRAWN // (20 if quick else 1)))
+    yield from _joined_chunks(f"drawn/{which}", (x.left + chr(c) + x.right for c, x in drawn), joiner)
+    # Each begins and ends a text of its own.
+    alone = (x.left + chr(rng.choice(codes)) + x.right for x in rng.choices(complete, k=2_000 if quick else 40_000))
+    yield from _chunks(f"drawn/alone {which}", alone, 20_000, "few")
+
+
+def _joined_chunks(key: str, probes: Iterable[str], joiner: str) -> Iterator[_Batch]:
+    probes = iter(probes)
+    for n in count():
+        part = list(islice(probes, 32768))
+        if not part:
+            return
+        yield _joined(f"{key}/{n}", part, joiner)
 
 
 @lru_cache(maxsize=1)
@@ -392,9 +420,9 @@ def _added_tokens(frozen: Frozen, quick: bool) -> Iterator[_Batch]:
     yield from _chunks("added tokens/alone", rng.sample(strings, min(len(strings), 2_000)), 2_000, "alone")
 
 
-def _random_text(frozen: Frozen, quick: bool) -> Iterator[_Batch]:
+def _random_text(frozen: Frozen, seed: int, quick: bool) -> Iterator[_Batch]:
     """Mixed fragments, short and of the sizes the router encodes; a part by single calls, a part from many threads."""
-    rng = random.Random(5)
+    rng = random.Random(seed)
     samples = [c for s in frozen.transitions.samples for c in s]
     contents = [t.content for t in frozen.sections.added_tokens]
     dense = [c for codes in _DENSE for c in codes]
@@ -433,18 +461,24 @@ def _random_text(frozen: Frozen, quick: bool) -> Iterator[_Batch]:
     yield from _chunks("random text/short alone", (text(2, 24) for _ in range(10_000 // scale)), 10_000, "alone")
     yield from _chunks("random text/segments", (text(16, 4096) for _ in range(4_000 // scale)), 1000, "batch")
     yield from _chunks("random text/segments alone", (text(16, 4096) for _ in range(1_500 // scale)), 500, "alone")
-    yield from _chunks("random text/threads", (text(16, 4096) for _ in range(1_500 // scale)), 1500, "threads")
+    yield from _chunks("random text/few", (text(16, 1024) for _ in range(4_000 // scale)), 1000, "few")
+    yield from _chunks("random text/threads", (text(16, 1024) for _ in range(6_000 // scale)), 3000, "threads")
 
 
 # ------------------------------------------------------------------------------------------------------- how it is run
 
 
 class _Truth:
-    """The reference's answers: one hash per string is kept, so that a string is encoded by it once."""
+    """The reference's answers: one hash per string is kept, so that a string is encoded by it once.
 
-    def __init__(self, reference: Reference) -> None:
+    seed: of everything drawn at random, so that the second encoder and the second run meet the same strings.
+    """
+
+    def __init__(self, reference: Reference, seed: int | None = None) -> None:
         self.reference = reference
+        self.seed = secrets.randbits(32) if seed is None else seed
         self._hashes: dict[str, array[int]] = {}
+        self._contexts: dict[tuple[str, bool], Contexts] = {}
 
     def hashes(self, batch: _Batch) -> array[int]:
         """A 64-bit hash of the IDs of each string. Asks the reference the first time: 1 to 2 us per token."""
@@ -453,34 +487,58 @@ class _Truth:
             known = self._hashes[batch.key] = array("q", map(_hash, self.reference.encode_segments(batch.strings)))
         return known
 
+    def contexts(self, frozen: Frozen, sample: bool) -> Contexts:
+        """The contexts of one tokenizer, over all code points or a sample of them."""
+        known = self._contexts.get((frozen.name, sample))
+        if known is None:
+            known = self._contexts[frozen.name, sample] = Contexts(self.reference, frozen, _codes(sample))
+        return known
 
-def _hash(ids: Ids) -> int:
+
+def _hash(ids: Sequence[int]) -> int:
     return hash(tuple(ids))  # the same in every process: Python salts the hashes of text only
 
 
-def _encode(encoder: Encoder, strings: Sequence[str], way: str = "batch") -> list[Ids | None]:
-    """The encoder's IDs; None for a string for which it raises. A Rust panic is a BaseException and counts, too."""
+_PREDICTED = "code points/predicted"
+_SEGMENT = 1024  # characters of a segment, as they serve
+_TRIED = (1, 5, 20)  # how often a text stands in a batch when it is tried again
+_SIZES = {"batch": 512, "few": 9, "alone": 1}
+
+
+def _encode(encoder: Encoder, strings: Sequence[str], way: Way = "batch", kind: IdKind = list) -> list[Ids | None]:
+    """The encoder's IDs by the call that serves; None for a string for which it raises. A Rust panic counts, too.
+
+    way: "batch" many segments a call, "few" as many as one turn has, "alone" one, "threads" calls of all sizes from
+        several threads at once. They are different code in an encoder.
+    kind: as list or as array.
+    """
+    if way == "threads":
+        sizes = (1, 3, 20, 9, 64)
+        parts: list[Sequence[str]] = []
+        at = 0
+        while at < len(strings):
+            size = sizes[len(parts) % len(sizes)]
+            parts.append(strings[at : at + size])
+            at += size
+        with ThreadPoolExecutor(8) as pool:
+            return list(chain.from_iterable(pool.map(lambda part: _call(encoder, part, kind), parts)))
+    size = _SIZES[way]
+    calls = (_call(encoder, strings[i : i + size], kind) for i in range(0, len(strings), size))
+    return list(chain.from_iterable(calls))
+
+
+def _call(encoder: Encoder, strings: Sequence[str], kind: IdKind) -> list[Ids | None]:
     try:
-        if way == "batch":
-            together = encoder.encode_segments(strings)
-            if len(together) == len(strings):
-                return list(together)
-        if way == "threads":
-            with ThreadPoolExecutor(16) as pool:
-                return list(pool.map(lambda s: _encode(encoder, [s])[0], strings))
+        ids, ends = encoder.encode_flat(list(strings), kind)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001 - see above
-        pass
-    result: list[Ids | None] = []
-    for string in strings:
-        try:
-            result.append(encoder.encode_segments([string])[0])
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:  # noqa: BLE001 - see above
-            result.append(None)
-    return result
+    except BaseException:  # noqa: BLE001 - a panic in Rust is no Exception
+        if len(strings) == 1:
+            return [None]
+        return [_call(encoder, [string], kind)[0] for string in strings]
+    if len(ends) != len(strings) or ends[-1] != len(ids):
+        return [None] * len(strings)  # not even the right number of answers
+    return [ids[a:b] for a, b in pairwise([0, *ends])]
 
 
 class _Refused(Exception):
@@ -503,6 +561,7 @@ class _Search:
         self._common_guards: set[str] = set()
         self.cases = 0
         self._common: dict[str, bool] = {}
+        self._mispredicted: list[str] = []
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """The guarded code points as inclusive ranges, sorted, adjacent ones merged."""
@@ -514,7 +573,9 @@ class _Search:
                 merged.append([code, code])
         return tuple((low, high) for low, high in merged)
 
-    def sweep(self, batches: Iterable[_Batch], record: Certification | None) -> bool:
+    def sweep(
+        self, contexts: Contexts, batches: Iterable[_Batch], record: Certification | None, joiner: str, quick: bool
+    ) -> bool:
         """Run everything, pinning what differs; True when nothing differed. Raises _Refused.
 
         record: the guards to serve behind; None for the bare encoder.
@@ -523,23 +584,120 @@ class _Search:
         self._surrogates(encoder)
         clean = True
         stage, cases, began = "", self.cases, time.perf_counter()
-        for batch in batches:
+        for batch in chain(self._code_points(contexts, encoder, joiner, quick), batches):
             if (name := batch.key.split("/")[0]) != stage:
                 if stage:
                     self._log(f"  {stage}: {self.cases - cases} comparisons, {time.perf_counter() - began:.1f} s")
                 stage, cases, began = name, self.cases, time.perf_counter()
-            self.cases += batch.cases
-            found = self._differing(batch, encoder)
+            found = self._mispredicted if batch.key == _PREDICTED else self._differing(batch, encoder)
             if found:
                 clean = False
                 self._pin(found)
         return clean
 
+    def _code_points(self, contexts: Contexts, encoder: Encoder, joiner: str, quick: bool) -> Iterator[_Batch]:
+        """All code points in the contexts that tell classes apart, the dense planes in some more.
+
+        Where the reference's answer is known from the class, the numbers are compared at once; what differs is left in
+        `_mispredicted`, with a batch that says so. For the others it yields batches to compare with the reference.
+        """
+        rng = random.Random(self._truth.seed)
+        codes = contexts.codes
+        dense = codes[np.isin(codes >> 16, (0, 1, 2, 3, 14))]
+        further = [*contexts.one_sided(), *rng.sample(list(contexts.complete()), 2 if quick else _FURTHER)]
+        seen = {(c.left, c.right) for c in contexts.separating}
+        further = [c for c in further if (c.left, c.right) not in seen]
+        for n, context in enumerate((*contexts.separating, *further)):
+            chosen = codes if n < len(contexts.separating) else dense
+            asked = contexts.asked(context)
+            guarded = np.zeros(CODE_POINTS, bool)
+            guarded[[ord(c) for c in self.guards]] = True
+            for first in range(0, len(chosen), 65536):
+                part = chosen[first : first + 65536]
+                if encoder is self._encoder:  # behind guards, segments without a guarded character reach it as they are
+                    todo = part[~asked[part] & ~guarded[part]]
+                    self._mispredicted = self._compare(contexts, context, todo, joiner, "batch" if n % 2 else "few")
+                    yield _Batch(_PREDICTED, [])
+                probes = [context.left + chr(c) + context.right for c in part[asked[part]].tolist()]
+                if probes:
+                    yield _joined(f"code points/{n} {first} of {len(codes)}", probes, joiner)
+
+    def _compare(self, contexts: Contexts, context: Context, codes: Numbers, joiner: str, way: Way) -> list[str]:
+        """The texts "left, c, right" for which the bare encoder does not give what the reference is known to give."""
+        self.cases += len(codes)
+        if not len(codes):
+            return []
+        template = f"{context.left}.{context.right}{joiner}"
+        cells = np.array([[ord(c) for c in template]], np.uint32).repeat(len(codes), 0)
+        cells[:, len(context.left)] = codes
+        rows = max(1, _SEGMENT // cells.shape[1])
+        segments = [cells[i : i + rows].tobytes().decode("utf-32-le") for i in range(0, len(cells), rows)]
+        between = self._reference.encode_segments([joiner])[0]
+        numbers, ends = self._numbers(segments, way)
+        # A segment that does not end with its joiner, or has not one for each text, is wrong as a whole.
+        row = np.arange(len(codes))
+        segment = row // rows
+        at = np.flatnonzero(numbers == between[0])
+        of = np.searchsorted(ends, at, side="right")
+        whole = np.bincount(of, minlength=len(segments))[: len(segments)] == np.bincount(segment)
+        whole &= (ends > np.concatenate(([0], ends[:-1]))) & (numbers[ends - 1] == between[0])
+        whole &= len(between) == 1
+        wrong: Mask = ~whole[segment]
+        right = np.flatnonzero(~wrong)
+        at = at[whole[of]] if len(at) else at
+        begins = np.concatenate(([0], ends[:-1]))[segment[right]]
+        starts = np.where(row[right] % rows == 0, begins, np.concatenate(([0], at[:-1] + 1)))
+        lengths = at - starts
+        kinds = contexts.classes[codes[right]]
+        for kind in np.unique(kinds).tolist():
+            members = np.flatnonzero(kinds == kind)
+            known = contexts.predicted(context, kind)
+            of_kind = codes[right[members]]
+            own, own_lengths = contexts.own[of_kind], contexts.own_lengths[of_kind]
+            start, before, after = starts[members], len(known.before), len(known.after)
+            good = lengths[members] == before + own_lengths + after
+
+            def same(places: Numbers, values: Numbers | int, good: Mask) -> Mask:
+                result: Mask = good & (numbers[np.where(good, places, 0)] == values)
+                return result
+
+            for i, value in enumerate(known.before):
+                good = same(start + i, value, good)
+            for i in range(own.shape[1]):
+                good &= (i >= own_lengths) | same(start + before + i, own[:, i], good & (i < own_lengths))
+            for i, value in enumerate(known.after):
+                good = same(start + before + own_lengths + i, value, good)
+            wrong[right[members]] = ~good
+        places = np.flatnonzero(wrong).tolist()
+        texts = [context.left + chr(codes[i]) + context.right for i in places]
+        found = self._wrong(texts)
+        shown = {i // rows for i, text in zip(places, texts, strict=True) if text in found}
+        missed = [segments[i] for i in dict.fromkeys(i // rows for i in places) if i not in shown]
+        return [*found, *(self._unstable(missed) if missed else ())]
+
+    def _numbers(self, segments: Sequence[str], way: Way) -> tuple[Numbers, Numbers]:
+        """The bare encoder's IDs of all segments, and where each ends. A segment for which it raises has none."""
+        found = _encode(self._encoder, segments, way, array)
+        ends = np.cumsum([len(ids or ()) for ids in found], dtype=np.int64)
+        numbers = [np.array(ids, np.int64) for ids in found if ids]
+        return np.concatenate([*numbers, np.full(1, -1)]), ends  # one more, so that every place exists
+
+    def _unstable(self, segments: Sequence[str]) -> list[str]:
+        """The segments that are wrong as a whole although their parts are right alone. Raises _Refused for none."""
+        found = self._wrong(dict.fromkeys(segments))
+        if not found:
+            self._refuse(segments[0], "unstable")
+        return list(found)
+
     def _differing(self, batch: _Batch, encoder: Encoder) -> list[str]:
-        """The strings (probes, where they were joined) for which the encoder is wrong."""
-        got = _encode(encoder, batch.strings, batch.way)
-        pairs = zip(self._truth.hashes(batch), got, strict=True)
-        wrong = [i for i, (known, ids) in enumerate(pairs) if ids is None or _hash(ids) != known]
+        """The strings (probes, where they were joined) for which the encoder is wrong: as array, then again as list."""
+        self.cases += batch.cases * 2
+        wrong: dict[int, None] = {}
+        truth = self._truth.hashes(batch)
+        for kind in (array, list):
+            got = _encode(encoder, batch.strings, batch.way, kind)
+            pairs = enumerate(zip(truth, got, strict=True))
+            wrong.update({i: None for i, (known, ids) in pairs if ids is None or _hash(ids) != known})
         if batch.probes is None:
             return [batch.strings[i] for i in wrong]
         found = self._wrong([p for i in wrong for p in batch.probes[i]], encoder) if wrong else {}
@@ -547,18 +705,20 @@ class _Search:
         missed = [i for i in wrong if not any(p in found for p in batch.probes[i])]
         return [*found, *(batch.strings[i] for i in missed)]
 
-    def _wrong(self, strings: Sequence[str], encoder: Encoder | None = None) -> dict[str, None]:
+    def _wrong(self, texts: Iterable[str], encoder: Encoder | None = None) -> dict[str, None]:
         """Those of the strings for which an encoder (the bare one by default) is wrong, in their order."""
+        strings = list(texts)
         if not strings:
             return {}
         expected = self._reference.encode_segments(strings)
         got = _encode(encoder or self._encoder, strings)
-        return {s: None for s, a, b in zip(strings, expected, got, strict=True) if a != b}
+        return {s: None for s, a, b in zip(strings, expected, got, strict=True) if b is None or a != list(b)}
 
     def _differs(self, text: str) -> bool:
-        """Whether the bare encoder is wrong on one text, alone or in a batch of five (encoders take different ways)."""
+        """Whether the bare encoder is wrong on one text, alone or in a batch (encoders take different ways)."""
         expected = self._reference.encode_segments([text])[0]
-        return any(ids != expected for n in (1, 5) for ids in _encode(self._encoder, [text] * n))
+        answers = (ids for n in _TRIED for ids in _encode(self._encoder, [text] * n))
+        return any(ids is None or list(ids) != expected for ids in answers)
 
     # -- pinning --
 
@@ -647,7 +807,8 @@ class _Search:
 
     def _refuse(self, text: str, kind: Kind | None) -> NoReturn:
         expected = self._reference.encode_segments([text])[0]
-        got = next((g for n in (1, 5) for g in _encode(self._encoder, [text] * n) if g != expected), expected)
+        answers = (g for n in _TRIED for g in _encode(self._encoder, [text] * n))
+        got = next((g for g in answers if g is None or list(g) != expected), expected)
         if kind is None:
             kind = "raises" if got is None else "ids"
         raise _Refused([Difference(text, tuple(expected), None if got is None else tuple(got), kind)])
@@ -669,13 +830,15 @@ def _certify(truth: _Truth, frozen: Frozen, name: str, *, quick: bool, log: Log)
     reference = truth.reference
     version = encoders.version_of(name)
     encoder = encoders.build(name, reference)
-    log(f"{frozen.name}: {name} {version} against tokenizers {reference.version}")
+    log(f"{frozen.name}: {name} {version} against tokenizers {reference.version}, seed {truth.seed}")
     search = _Search(truth, encoder, log)
     record: Certification | None = None
     sample = quick
     try:
         for _ in range(_ROUNDS):
-            clean = search.sweep(_all_batches(reference, frozen, quick, sample), record)
+            contexts = truth.contexts(frozen, sample)
+            batches = _all_batches(truth, frozen, contexts, quick, sample)
+            clean = search.sweep(contexts, batches, record, _joiner(frozen), quick)
             guards = search.ranges()
             if clean and guards == (record.guards if record else ()):
                 break
@@ -686,7 +849,7 @@ def _certify(truth: _Truth, frozen: Frozen, name: str, *, quick: bool, log: Log)
                 log("  again with every code point")
                 continue
             log(f"  again behind {len(guards)} guard ranges")
-            record = Certification(name, version, reference.version, guards, search.cases)
+            record = Certification(name, version, reference.version, guards, search.cases, METHOD)
         else:
             raise _Refused([Difference("", None, None, "guards")])
     except _Refused as refused:
@@ -696,7 +859,8 @@ def _certify(truth: _Truth, frozen: Frozen, name: str, *, quick: bool, log: Log)
         return Result(None, search.cases, refused.differences, seconds)
     seconds = time.perf_counter() - began
     log(f"  certified: {search.cases} comparisons, {len(guards)} guard ranges, {seconds:.0f} s")
-    return Result(Certification(name, version, reference.version, guards, search.cases), search.cases, (), seconds)
+    record = Certification(name, version, reference.version, guards, search.cases, METHOD)
+    return Result(record, search.cases, (), seconds)
 
 
 def _line(difference: Difference) -> str:
@@ -762,6 +926,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoder", choices=(*encoders.NAMES[1:], "all"), default="all")
     parser.add_argument("--into", type=Path, metavar="DIR", help="where the records go (default: DELTA_CONFIGS)")
     parser.add_argument("--quick", action="store_true", help="a smaller battery: seconds; most code points sampled")
+    parser.add_argument("--seed", type=int, help="of what is drawn at random (default: a fresh one, which is told)")
     parser.add_argument("--json", action="store_true", help="write the result as JSON on standard output")
 
 
@@ -780,11 +945,11 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         try:
             reference, frozen = _open(name)
+            truth = _Truth(reference, args.seed)
         except (DeltaError, fetch.FetchError, OSError) as error:
             rows += [_Row(name, encoder, None, Reference.version, None, None, str(error)) for encoder in chosen]
             _tell(f"delta certify: {error}")
             continue
-        truth = _Truth(reference)
         for encoder in chosen:
             rows.append(_one(truth, frozen, encoder, args.into or user_folder(), args.quick))
             if not args.json:
@@ -832,7 +997,7 @@ def _record(
     base = held or frozen
     if certification is not None:
         return base.with_certification(certification).write(folder)
-    if base.certification(*key) is None:
+    if all(c.key != key for c in base.certified):
         return None
     replace(base, certified=tuple(c for c in base.certified if c.key != key)).write(folder)
     return None

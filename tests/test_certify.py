@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from delta_core import certify, encoders
 from delta_core.admission.freeze import freeze
-from delta_core.admission.frozen import Certification, Frozen, load_frozen, load_path
+from delta_core.admission.frozen import METHOD, Certification, Frozen, load_frozen, load_path
 from delta_core.certify import Difference, Result
+from delta_core.contexts import Contexts
 from delta_core.encoders import EncoderUnavailable
+from delta_core.ids import Ids, Kind, container
 from delta_core.reference import Reference
 
 pytest.importorskip("fastokens")
@@ -56,6 +61,29 @@ def frozen(reference: Reference) -> Frozen:
     return freeze(reference, "tiny", known=[load_frozen("qwen3")])
 
 
+@pytest.fixture(scope="module")
+def digits() -> tuple[Reference, Frozen]:
+    """A small vocabulary behind Llama 3's pipeline, with tokens for runs: where a run is split shows in the IDs."""
+    llama = load_frozen("llama3")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(llama.sections.pre_tokenizer[0]["pattern"]["Regex"]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    runs = ["111 11 1112", "!!! !! !!!!", "\n\n\n\n", "    ", "\t\t\t", "aaa aaaa", "''' ''"] * 9
+    tokenizer.train_from_iterator(
+        CORPUS + runs,
+        trainers.BpeTrainer(
+            vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        ),
+    )
+    tokenizer.add_special_tokens([AddedToken("<s>", normalized=False, special=True)])
+    reference = Reference(tokenizer)
+    return reference, freeze(reference, "digits", known=[llama])
+
+
 class Planted:
     """The reference with a fault."""
 
@@ -75,6 +103,41 @@ class Planted:
                 ids[i] = [*ids[i], 7]
         return ids
 
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        parts = self.encode_segments(segments)
+        return container([i for part in parts for i in part], kind), list(accumulate(map(len, parts)))
+
+
+class Retold(Planted):
+    """The reference, to which a text is told with some characters in others' place: it takes one for the other."""
+
+    def __init__(self, reference: Reference, told: Callable[[str], str]) -> None:
+        super().__init__(reference, lambda text: False)
+        self._told = told
+
+    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+        # What is told has other bytes: only what stands around the character may show that it was taken for another.
+        told = [self._told(segment) for segment in segments]
+        return [
+            here if a == b else _bytes_of(self._reference, b, a)
+            for a, b, here in zip(segments, told, super().encode_segments(segments), strict=True)
+        ]
+
+
+def _bytes_of(reference: Reference, told: str, text: str) -> list[int]:
+    """The IDs of a text in the pieces of another one of the same length."""
+    backend = reference.backend
+    whole = Tokenizer(backend.model)
+    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    ids: list[int] = []
+    for there, here in zip(re.split("(<s>)", told), re.split("(<s>)", text), strict=True):
+        if here == "<s>":
+            ids.append(backend.token_to_id(here))
+            continue
+        for _, (a, b) in backend.pre_tokenizer.pre_tokenize_str(there):
+            ids += whole.encode(here[a:b], add_special_tokens=False).ids
+    return ids
+
 
 Plant = Callable[..., None]
 
@@ -83,8 +146,15 @@ Plant = Callable[..., None]
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     """Puts a faulty encoder in fastokens' place; few code points and marks, so that three runs take seconds."""
 
-    def put(wrong: Callable[[str], bool], error: BaseException | None = None) -> None:
-        monkeypatch.setattr(encoders, "build", lambda name, reference, *rest: Planted(reference, wrong, error))
+    def put(
+        wrong: Callable[[str], bool] | None = None,
+        error: BaseException | None = None,
+        made: Callable[[Reference], Planted] | None = None,
+    ) -> None:
+        def build(name: str, reference: Reference, *rest: object) -> Planted:
+            return Planted(reference, wrong, error) if wrong else made(reference)  # type: ignore[misc]
+
+        monkeypatch.setattr(encoders, "build", build)
 
     monkeypatch.setattr(certify, "_DENSE", (range(0x0, 0x200), range(0x1A80, 0x1B00), range(0x2D00, 0x2E80)))
     monkeypatch.setattr(certify, "_SPARSE", (range(0xF0000, 0xF0200),))
@@ -96,14 +166,30 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     return put
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _contexts_once() -> Iterator[None]:
+    """The contexts of each tokenizer are made once for each set of code points."""
+    made: dict[tuple[str, bytes], Contexts] = {}
+
+    def contexts(reference: Reference, frozen: Frozen, codes: Any) -> Contexts:
+        key = frozen.name, codes.tobytes()
+        if key not in made:
+            made[key] = Contexts(reference, frozen, codes)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certify, "Contexts", contexts)
+        yield
+
+
 def quick(reference: Reference, frozen: Frozen) -> Result:
-    return certify.certify(reference, frozen, "fastokens", quick=True)
+    return certify.certify(reference, frozen, "fastokens", quick=True, seed=1)
 
 
 def test_fastokens_is_certified_without_guards(reference: Reference, frozen: Frozen) -> None:
     result = quick(reference, frozen)
     assert result.certification == Certification(
-        "fastokens", encoders.version_of("fastokens"), Reference.version, (), result.cases
+        "fastokens", encoders.version_of("fastokens"), Reference.version, (), result.cases, METHOD
     )
     assert result.differences == ()
     assert result.cases > 200_000
@@ -130,6 +216,105 @@ def test_only_a_few_characters_with_a_token_of_their_own_may_be_guarded(
     plant(lambda text: "'é" in text)
     (difference,) = quick(reference, frozen).differences
     assert difference.text == "'é"
+
+
+@pytest.mark.parametrize(
+    ("taken_for", "shows"),
+    [("٣", True), ("б", True), ("\u2003", True), ("\n", True), ("\u0301", False), ("\u2e5e", False)],
+    ids=["digit", "letter", "space", "line break", "mark, which is no class here", "its own class"],
+)
+def test_an_encoder_that_takes_a_code_point_for_another_kind_needs_a_guard(
+    digits: tuple[Reference, Frozen], plant: Plant, taken_for: str, shows: bool
+) -> None:
+    # As gigatoken takes U+11DE0, which newer versions of Unicode call a digit: groups of three begin elsewhere.
+    plant(made=lambda reference: Retold(reference, lambda text: text.replace("\u2e5f", taken_for)))
+    result = quick(*digits)
+    assert result.certification is not None
+    assert result.certification.guards == (((0x2E5F, 0x2E5F),) if shows else ())
+
+
+def test_a_wrong_digit_that_shows_only_beside_three_digits_is_found(
+    digits: tuple[Reference, Frozen], plant: Plant
+) -> None:
+    def told(text: str) -> str:
+        return re.sub("\u2e5f(?=[0-9]{3})", "٣", text)
+
+    plant(made=lambda reference: Retold(reference, told))
+    result = quick(*digits)
+    assert result.certification is not None
+    assert result.certification.guards == ((0x2E5F, 0x2E5F),)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("length", [1, 3, 4])
+def test_a_fault_beside_any_run_is_found(
+    digits: tuple[Reference, Frozen], plant: Plant, side: str, length: int
+) -> None:
+    contexts = certify.Contexts(*digits, certify._codes(sample=True))
+    for c in contexts._runs:
+        run = c * length
+        fault = run + "\u2e55" if side == "before" else "\u2e55" + run
+        plant(lambda text, fault=fault: fault in text)
+        encoder = encoders.build("fastokens", digits[0])
+        search = certify._Search(certify._Truth(digits[0], 1), encoder, lambda line: None)
+        for batch in search._code_points(contexts, encoder, "<s>", quick=True):
+            predicted = batch.key == certify._PREDICTED
+            if found := search._mispredicted if predicted else search._differing(batch, encoder):
+                search._pin(found)
+        assert search.guards == {"\u2e55"}, ascii(fault)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda calls, segments, text: len(segments) > 16 and "\u2e55" in text,
+        lambda calls, segments, text: calls > 1 and "\u2e55" in text,
+        lambda calls, segments, text: len(segments) == 1 and "\u2e55" in text,
+    ],
+    ids=["only in a batch", "only from the second call on", "only alone"],
+)
+def test_a_fault_of_one_way_to_call_is_found(
+    reference: Reference, frozen: Frozen, plant: Plant, wrong: Callable[[int, Sequence[str], str], bool]
+) -> None:
+    class Moody(Planted):
+        calls = 0
+
+        def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+            self.calls += 1
+            self._wrong = lambda text: wrong(self.calls, segments, text)
+            return super().encode_flat(segments, kind)
+
+    plant(made=lambda reference: Moody(reference, lambda text: False))
+    result = quick(reference, frozen)
+    guards = result.certification.guards if result.certification else ()
+    assert guards == ((0x2E55, 0x2E55),) or result.differences
+
+
+def test_a_fault_that_only_several_threads_see_is_refused(
+    reference: Reference, frozen: Frozen, plant: Plant
+) -> None:
+    class Shared(Planted):
+        inside = 0
+
+        def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+            self.inside += 1
+            self._wrong = lambda text: self.inside > 1
+            try:
+                return super().encode_flat(segments, kind)
+            finally:
+                self.inside -= 1
+
+    plant(made=lambda reference: Shared(reference, lambda text: False))
+    (difference,) = quick(reference, frozen).differences
+    assert difference.kind == "unstable"
+
+
+def test_a_record_made_in_another_way_does_not_count(frozen: Frozen) -> None:
+    today = Certification("fastokens", "1", "2", (), 1, METHOD)
+    for method, counts in ((METHOD, True), ("", False), ("an older one", False)):
+        record = replace(today, method=method)
+        found = Frozen.from_json(frozen.with_certification(record).to_json()).certification(*today.key)
+        assert found == (record if counts else None)
 
 
 def test_adjacent_guards_merge(reference: Reference, frozen: Frozen, plant: Plant) -> None:

@@ -17,6 +17,8 @@ from .transitions import Derivation, Transitions
 log = logging.getLogger("delta_core")
 
 FORMAT = 1
+METHOD = "contexts of the pattern, 1"
+"""How an encoder is certified. A record made in another way does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Certification:
 
     guards: inclusive code point ranges at which the encoder differs; a segment with one of them goes to the reference.
     cases: how many comparisons stand behind it.
+    method: how they were chosen; only a record with today's METHOD lets an encoder serve.
     """
 
     encoder: str
@@ -32,6 +35,7 @@ class Certification:
     reference_version: str
     guards: tuple[tuple[int, int], ...]
     cases: int
+    method: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -56,9 +60,12 @@ class Frozen:
         return [token.to_json() for token in self.sections.added_tokens]
 
     def certification(self, encoder: str, encoder_version: str, reference_version: str) -> Certification | None:
-        """The record that lets an encoder serve this config under this reference, or None."""
+        """The record that lets an encoder serve this config under this reference, or None.
+
+        One that was made in another way than today's METHOD is none.
+        """
         key = (encoder, encoder_version, reference_version)
-        return next((c for c in self.certified if c.key == key), None)
+        return next((c for c in self.certified if c.key == key and c.method == METHOD), None)
 
     def with_certification(self, new: Certification) -> Frozen:
         """A copy in which `new` replaces an older record of the same triple."""
@@ -119,7 +126,7 @@ class Frozen:
                 certified=tuple(
                     Certification(
                         **{
-                            **{f.name: c[f.name] for f in fields(Certification)},
+                            **{f.name: c[f.name] for f in fields(Certification) if f.name in c},
                             "guards": tuple((low, high) for low, high in c["guards"]),
                         }
                     )
