@@ -101,23 +101,34 @@ def backend_of(live: object) -> Tokenizer:
     return backend
 
 
-def _keep_ids(state: str, *, fill: bool = False) -> str:
-    """The same tokenizer, its added tokens in the vocabulary as well.
+def _keep_ids(state: str) -> str:
+    """The same tokenizer, its added tokens in the vocabulary as well, which has no holes any more.
 
     The library numbers added tokens anew when it reads them, behind as many IDs as the vocabulary has entries: where
-    the vocabulary has holes, those are other IDs. A token that it finds in the vocabulary keeps its ID. Nothing else
-    changes: an added token's text never reaches the model, and no merge makes it. Shown by `identity`, as for any copy.
-
-    fill: give every hole a token, too. Their names hold characters that no byte-level text has.
+    the vocabulary has holes, those are other IDs. A token that it finds in the vocabulary keeps its ID. The model must
+    not find it there, see `_out_of_reach`; where it might, the token stays out, and keeps its ID only among the last.
+    Every other hole gets a token whose name no byte-level text spells. Whether all this is the same tokenizer is shown
+    by `identity`, as for any copy.
     """
     parsed = json.loads(state)
     vocabulary = parsed["model"]["vocab"]
     for token in parsed["added_tokens"]:
-        vocabulary.setdefault(token["content"], token["id"])
-    if fill:
-        used = set(vocabulary.values())
-        vocabulary.update({f"\0 {i}": i for i in range(max(used)) if i not in used})
+        if _out_of_reach(token["content"]):
+            vocabulary.setdefault(token["content"], token["id"])
+    used = {*vocabulary.values(), *(token["id"] for token in parsed["added_tokens"])}
+    vocabulary.update({f"{identity.HOLE}{i}": i for i in range(max(used)) if i not in used})
     return json.dumps(parsed, ensure_ascii=False)
+
+
+def _out_of_reach(content: str) -> bool:
+    """Whether a byte-level BPE model never gives a vocabulary entry of this name, although it is an added token.
+
+    A model without `ignore_merges` gives single characters and what merges make, and all of these are in the
+    vocabulary already. One with it also takes a whole piece for the entry that it spells in bytes. ASCII spells
+    itself: a piece of these characters would have been found as the added token. A name with a character that stands
+    for no byte is spelled by no piece. But a piece " x" is spelled like the added token "\u0120x".
+    """
+    return identity.bytes_of(content) is None or (len(content) > 1 and content.isascii())
 
 
 class Reference:
@@ -181,7 +192,7 @@ class Reference:
         if dense:
             vocabulary = self.backend.get_vocab(with_added_tokens=False).values()
             dense = max(vocabulary, default=-1) >= len(vocabulary)
-        return _keep_ids(state, fill=dense) if self._renumbered or dense else state
+        return _keep_ids(state) if self._renumbered or dense else state
 
     def copy(self) -> Tokenizer:
         """A tokenizer of our own in the admitted state, shown to be the same one: one for all who need it.
