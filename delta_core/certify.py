@@ -225,7 +225,7 @@ def _groups(contexts: Contexts, joiner: str, seed: int, quick: bool) -> Iterator
     rest = [c for c in complete if c.kind[0] != "runs"]
     if quick:
         groups = [[rng.choice(group)] for group in groups]
-        rest = rng.sample(rest, min(len(rest), 500))
+        runs, rest = (rng.sample(some, min(len(some), 200)) for some in (runs, rest))
     members = [c for group in groups for c in group]
     texts = chain(
         (x.left + c * n + x.right for n in ((1,) if quick else (1, 2, 3, 4)) for c in members for x in runs),
@@ -234,10 +234,10 @@ def _groups(contexts: Contexts, joiner: str, seed: int, quick: bool) -> Iterator
     codes = contexts.codes.tolist()
     which = f"of {len(codes)}"  # a sample of the code points gives other strings
     yield from _joined_chunks(f"groups/{which}", texts, joiner)
-    drawn = ((rng.choice(codes), rng.choice(complete)) for _ in range(_DRAWN // (20 if quick else 1)))
+    drawn = ((rng.choice(codes), rng.choice(complete)) for _ in range(_DRAWN // (50 if quick else 1)))
     yield from _joined_chunks(f"drawn/{which}", (x.left + chr(c) + x.right for c, x in drawn), joiner)
     # Each begins and ends a text of its own.
-    alone = (x.left + chr(rng.choice(codes)) + x.right for x in rng.choices(complete, k=2_000 if quick else 40_000))
+    alone = (x.left + chr(rng.choice(codes)) + x.right for x in rng.choices(complete, k=400 if quick else 40_000))
     yield from _chunks(f"drawn/alone {which}", alone, 20_000, "few")
 
 
@@ -456,7 +456,7 @@ def _random_text(frozen: Frozen, seed: int, quick: bool) -> Iterator[_Batch]:
             have += len(parts[-1])
         return "".join(parts)[:size]
 
-    scale = 10 if quick else 1
+    scale = 40 if quick else 1
     yield from _chunks("random text/short", (text(2, 24) for _ in range(80_000 // scale)), 32768, "batch")
     yield from _chunks("random text/short alone", (text(2, 24) for _ in range(10_000 // scale)), 10_000, "alone")
     yield from _chunks("random text/segments", (text(16, 4096) for _ in range(4_000 // scale)), 1000, "batch")
@@ -478,7 +478,7 @@ class _Truth:
         self.reference = reference
         self.seed = secrets.randbits(32) if seed is None else seed
         self._hashes: dict[str, array[int]] = {}
-        self._contexts: dict[tuple[str, bool], Contexts] = {}
+        self._contexts: dict[bool, Contexts] = {}
 
     def hashes(self, batch: _Batch) -> array[int]:
         """A 64-bit hash of the IDs of each string. Asks the reference the first time: 1 to 2 us per token."""
@@ -488,11 +488,11 @@ class _Truth:
         return known
 
     def contexts(self, frozen: Frozen, sample: bool) -> Contexts:
-        """The contexts of one tokenizer, over all code points or a sample of them."""
-        known = self._contexts.get((frozen.name, sample))
-        if known is None:
-            known = self._contexts[frozen.name, sample] = Contexts(self.reference, frozen, _codes(sample))
-        return known
+        """The contexts of this one tokenizer, over all code points or a sample of them."""
+        if sample not in self._contexts:
+            codes, other = _codes(sample), self._contexts.get(not sample)
+            self._contexts[sample] = other.over(codes) if other else Contexts(self.reference, frozen, codes)
+        return self._contexts[sample]
 
 
 def _hash(ids: Sequence[int]) -> int:

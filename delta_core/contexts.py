@@ -27,6 +27,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise, product
@@ -117,10 +118,8 @@ class Contexts:
 
     def __init__(self, reference: Reference, frozen: Frozen, codes: Numbers) -> None:
         self._section = json.dumps(frozen.sections.pre_tokenizer)
-        table = frozen.transitions
-        self.codes = codes
-        blocks = {0, *np.unique(codes // _BLOCK).tolist()}
-        self.classes = _classes(table.tests, table.signatures, tuple(sorted(blocks)))
+        self._reference = reference
+        self._table = table = frozen.transitions
         self._normalizer = reference.backend.normalizer if frozen.sections.normalizer else None
         self._pieces = Tokenizer(reference.backend.model)  # encodes a whole text as one piece
         self._pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -128,18 +127,30 @@ class Contexts:
         # One character of every class, and one with the longest tokens of its own for the runs: splits of a run show in
         # the IDs only where tokens would span them.
         self._members = [min(sample) for sample in table.samples]
+        self._see(codes)
         self._runs = self._run_characters(table.tests, table.signatures, table.samples)
         patterns = patterns_of(frozen.sections.pre_tokenizer)
         counted = [int(most or least) for p in patterns for least, most in _REPETITION.findall(p)]
         self.longest = max([*counted, _SHORTEST_LONG]) + 1
         self._words = sorted({"'" + word for p in patterns for word in _WORD.findall(p)})
         self._spans = _Spans(reference, {c for side in self._sides() for c in (side[:1], side[-1:]) if c})
+        self.separating = self._separating()
+
+    def _see(self, codes: Numbers) -> None:
+        self.codes = codes
+        blocks = {0, *np.unique(codes // _BLOCK).tolist()}
+        self.classes = _classes(self._table.tests, self._table.signatures, tuple(sorted(blocks)))
         self.predictable = np.zeros(CODE_POINTS, bool)
         self.predictable[codes] = self.classes[codes] != UNKNOWN
         if self._normalizer is not None:
             self.predictable[codes] &= np.fromiter((_untouched(chr(c)) for c in codes.tolist()), bool, len(codes))
-        self.own, self.own_lengths = self._own_ids(reference)
-        self.separating = self._separating()
+        self.own, self.own_lengths = self._own_ids()
+
+    def over(self, codes: Numbers) -> Contexts:
+        """The same contexts for other code points."""
+        other = copy(self)
+        other._see(codes)
+        return other
 
     # -- the complete set --
 
@@ -217,14 +228,14 @@ class Contexts:
         """The code points for which the reference itself must be asked in this context."""
         return ~self.predictable | self._spans.after(context.left[-1:]) | self._spans.before(context.right[:1])
 
-    def _own_ids(self, reference: Reference) -> tuple[Numbers, Numbers]:
+    def _own_ids(self) -> tuple[Numbers, Numbers]:
         """The IDs of every code point alone: a row of numbers each, and how many of them count."""
         codes = np.flatnonzero(self.predictable)
         ids = np.full((CODE_POINTS, 4), -1, np.int64)
         lengths = np.zeros(CODE_POINTS, np.int64)
         for start in range(0, len(codes), 65536):
             part = codes[start : start + 65536]
-            for code, own in zip(part.tolist(), reference.encode_segments(list(map(chr, part))), strict=True):
+            for code, own in zip(part.tolist(), self._reference.encode_segments(list(map(chr, part))), strict=True):
                 if len(own) <= 4:
                     ids[code, : len(own)] = own
                     lengths[code] = len(own)
