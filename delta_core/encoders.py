@@ -138,8 +138,8 @@ class FastokensEncoder:
 class GigatokenEncoder:
     """gigatoken, built from the reference's copy. Holds the GIL.
 
-    One call at a time: the library lends its object to one thread, and raises for a second one. It holds the GIL while
-    it encodes, so the lock takes nothing from anyone.
+    One call at a time: the library lends its object to one thread, and raises for a second one. A lock, for an object a
+    thread costs 0.9 s and 100 MB each, and eight threads encode no faster with them: the GIL is held for most of it.
     """
 
     name = "gigatoken"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -262,18 +263,24 @@ def test_a_panic_of_a_fast_encoder_does_not_fail_the_request(
 def test_one_encoder_object_serves_many_threads_without_an_error(
     name: str, synthetic: Callable[..., Subject]
 ) -> None:
-    # gigatoken lends its object to one thread and raises "Already borrowed" for the next, once in some hundred calls.
+    # gigatoken lends its object to one thread and raises "Already borrowed" for the next: with texts this long, once in
+    # eighty calls.
     pytest.importorskip(name)
     subject = synthetic("llama3_1")
     encoder = build(name, Reference(subject.live))
-    segments = [subject.maker(i).text(40) for i in range(40)]
-    segments = [s for s in segments if s.isascii()] or ["plain text"]
+    rng = random.Random(5)
+    words = [f for f in FRAGMENTS if f.isascii()]
+    segments = ["".join(rng.choices(words, k=4000)) for _ in range(4)]
     want = [ids_of(subject.live, segment) for segment in segments]
 
     def work(n: int) -> bool:
-        found = all(encoder.encode_segments([s])[0] == ids for s, ids in zip(segments, want, strict=True))
         ids, _ = encoder.encode_flat(segments, array if n % 2 else list)
-        return found and list(ids) == [i for part in want for i in part]
+        return encoder.encode_segments(segments) == want and list(ids) == [i for part in want for i in part]
 
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(400)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(60)))
+    finally:
+        sys.setswitchinterval(interval)
