@@ -210,10 +210,11 @@ class Reference:
             self._watch_due = 0.0
             if self.changed() is None:
                 copy = Tokenizer.from_str(self.serialized())
-                if not self._renumbered and copy.get_vocab(True) != self.backend.get_vocab(True):
+                difference = identity.difference(self.backend, copy)
+                if difference is not None and not self._renumbered:
                     self._renumbered = True
                     copy = Tokenizer.from_str(self.serialized())
-                difference = identity.difference(self.backend, copy)
+                    difference = identity.difference(self.backend, copy)
                 self._watch_due = 0.0
                 if self.changed() is None and copy.truncation is None and copy.padding is None:
                     if difference is not None:
