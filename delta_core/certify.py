@@ -25,7 +25,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, count, islice, pairwise, product
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -499,7 +499,6 @@ def _hash(ids: Sequence[int]) -> int:
     return hash(tuple(ids))  # the same in every process: Python salts the hashes of text only
 
 
-_PREDICTED = "code points/predicted"
 _SEGMENT = 1024  # characters of a segment, as they serve
 _TRIED = (1, 5, 20)  # how often a text stands in a batch when it is tried again
 _SIZES = {"batch": 512, "few": 9, "alone": 1}
@@ -549,6 +548,9 @@ class _Refused(Exception):
         self.differences = tuple(differences)
 
 
+_Step = tuple[str, Callable[[], list[str]]]  # a stage's name, and what finds its wrong texts
+
+
 class _Search:
     """Compares one bare encoder with the reference, and pins differences to code points."""
 
@@ -561,7 +563,6 @@ class _Search:
         self._common_guards: set[str] = set()
         self.cases = 0
         self._common: dict[str, bool] = {}
-        self._mispredicted: list[str] = []
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """The guarded code points as inclusive ranges, sorted, adjacent ones merged."""
@@ -584,22 +585,21 @@ class _Search:
         self._surrogates(encoder)
         clean = True
         stage, cases, began = "", self.cases, time.perf_counter()
-        for batch in chain(self._code_points(contexts, encoder, joiner, quick), batches):
-            if (name := batch.key.split("/")[0]) != stage:
+        steps: Iterator[_Step] = ((batch.key, partial(self._differing, batch, encoder)) for batch in batches)
+        for key, find in chain(self._code_points(contexts, encoder, joiner, quick), steps):
+            if (name := key.split("/")[0]) != stage:
                 if stage:
                     self._log(f"  {stage}: {self.cases - cases} comparisons, {time.perf_counter() - began:.1f} s")
                 stage, cases, began = name, self.cases, time.perf_counter()
-            found = self._mispredicted if batch.key == _PREDICTED else self._differing(batch, encoder)
-            if found:
+            if found := find():
                 clean = False
                 self._pin(found)
         return clean
 
-    def _code_points(self, contexts: Contexts, encoder: Encoder, joiner: str, quick: bool) -> Iterator[_Batch]:
+    def _code_points(self, contexts: Contexts, encoder: Encoder, joiner: str, quick: bool) -> Iterator[_Step]:
         """All code points in the contexts that tell classes apart, the dense planes in some more.
 
-        Where the reference's answer is known from the class, the numbers are compared at once; what differs is left in
-        `_mispredicted`, with a batch that says so. For the others it yields batches to compare with the reference.
+        Where the reference's answer is known from the class, the numbers are compared; for the others it is asked.
         """
         rng = random.Random(self._truth.seed)
         codes = contexts.codes
@@ -616,11 +616,12 @@ class _Search:
                 part = chosen[first : first + 65536]
                 if encoder is self._encoder:  # behind guards, segments without a guarded character reach it as they are
                     todo = part[~asked[part] & ~guarded[part]]
-                    self._mispredicted = self._compare(contexts, context, todo, joiner, "batch" if n % 2 else "few")
-                    yield _Batch(_PREDICTED, [])
+                    way: Way = "batch" if n % 2 else "few"
+                    yield "code points", partial(self._compare, contexts, context, todo, joiner, way)
                 probes = [context.left + chr(c) + context.right for c in part[asked[part]].tolist()]
                 if probes:
-                    yield _joined(f"code points/{n} {first} of {len(codes)}", probes, joiner)
+                    batch = _joined(f"code points/{n} {first} of {len(codes)}", probes, joiner)
+                    yield batch.key, partial(self._differing, batch, encoder)
 
     def _compare(self, contexts: Contexts, context: Context, codes: Numbers, joiner: str, way: Way) -> list[str]:
         """The texts "left, c, right" for which the bare encoder does not give what the reference is known to give."""

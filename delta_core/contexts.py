@@ -39,7 +39,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from .admission.frozen import Frozen
 from .admission.sections import patterns_of
-from .admission.transitions import _is_letter_test, pre_tokenizer_from
+from .admission.transitions import letter_bits, pre_tokenizer_from
 from .characters import UNKNOWN, NfcStability, PatternProbe
 from .identity import bytes_of
 from .reference import Reference
@@ -128,7 +128,7 @@ class Contexts:
         # the IDs only where tokens would span them.
         self._members = [min(sample) for sample in table.samples]
         self._see(codes)
-        self._runs = self._run_characters(table.tests, table.signatures, table.samples)
+        self._runs = self._run_characters()
         patterns = patterns_of(frozen.sections.pre_tokenizer)
         counted = [int(most or least) for p in patterns for least, most in _REPETITION.findall(p)]
         self.longest = max([*counted, _SHORTEST_LONG]) + 1
@@ -154,15 +154,15 @@ class Contexts:
 
     # -- the complete set --
 
-    def _run_characters(self, tests: Sequence[str], signatures: Sequence[int], samples: Sequence[str]) -> list[str]:
-        letters = sum(1 << bit for bit, test in enumerate(tests) if _is_letter_test(test))
+    def _run_characters(self) -> list[str]:
+        table = self._table
+        letters = letter_bits(table.tests)
         groups: dict[int, list[str]] = {}
-        for signature, sample in zip(signatures, samples, strict=True):
+        for signature, sample in zip(table.signatures, table.samples, strict=True):
             groups.setdefault(signature & ~letters, []).extend(sample)
-        of_signature = {s & ~letters: s & ~letters for s in signatures}
         for code in range(0x20, 0x7F):
             if self.classes[code] != UNKNOWN:
-                groups[of_signature[signatures[self.classes[code]] & ~letters]].append(chr(code))
+                groups[table.signatures[self.classes[code]] & ~letters].append(chr(code))
 
         def spanned(c: str) -> int:
             return -sum(len(self._piece(c * n)) for n in (2, 3, 4))
@@ -195,11 +195,7 @@ class Contexts:
 
     def one_sided(self) -> list[Context]:
         """Every run on one side, nothing on the other."""
-        runs = [(text, n) for text, n in self._single() if n]
-        return [
-            *(Context(text, "", ("runs", n, 0)) for text, n in runs),
-            *(Context("", text, ("runs", 0, n)) for text, n in runs),
-        ]
+        return [c for c in self.complete() if c.kind[0] == "runs" and bool(c.left) != bool(c.right)]
 
     # -- predictions --
 

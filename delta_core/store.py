@@ -133,8 +133,7 @@ class SessionStore:
         """
         person = kind.__name__.encode()
         # What is no string has a name of its own: 5 shares nothing with "5".
-        name = namespace if namespace is None or isinstance(namespace, str) else salt_name(namespace)
-        space = person if name is None else self._digest(person, name)
+        space = person if namespace is None else self._digest(person, salt_name(namespace))
         return space, None if session is None else self._digest(b"session", session, space)
 
     def _digest(self, person: bytes, name: str, salt: bytes = b"") -> bytes:

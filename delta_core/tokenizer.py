@@ -158,8 +158,8 @@ class DeltaTokenizer:
     True
 
     Construction takes 2 to 4 s for 150K tokens: the live state is compared with the frozen configs, a copy and a fast
-    encoder are made of it and shown to be the same tokenizer. Raises
-    TypeError or ValueError for an argument that can't be meant.
+    encoder are made of it and shown to be the same tokenizer. Raises TypeError or ValueError for an argument that can't
+    be meant.
 
     A forked child may go on using it. What threads of the parent's were changing at the fork is forgotten there, and
     the reference encodes in place of a fast encoder, see `_after_fork`; spawned processes lose nothing.

@@ -266,9 +266,8 @@ def test_a_fault_beside_any_run_is_found(
         plant(lambda text, fault=fault: fault in text)
         encoder = encoders.build("fastokens", digits[0])
         search = certify._Search(certify._Truth(digits[0], 1), encoder, lambda line: None)
-        for batch in search._code_points(contexts, encoder, "<s>", quick=True):
-            predicted = batch.key == certify._PREDICTED
-            if found := search._mispredicted if predicted else search._differing(batch, encoder):
+        for _, find in search._code_points(contexts, encoder, "<s>", quick=True):
+            if found := find():
                 search._pin(found)
         assert search.guards == {"\u2e55"}, ascii(fault)
 

@@ -35,7 +35,7 @@ def admit(reference: Reference, configs: Iterable[Frozen] | None = None) -> Verd
     """Compare the live tokenizer with the frozen configs (the user's and the bundled ones by default).
 
     What fits is admitted only when the copy that will encode is shown to be the same tokenizer. Costs about a second
-    for 150K tokens: the live state is written out, parsed, and made into that copy once. Raises ConfigError.
+    for 150K tokens: the live state is written out, parsed, and made into that copy once.
     """
     live = sections_of(reference.parsed())
     uncovered = not_covered(live)

@@ -287,12 +287,10 @@ def derive(
         raise TransitionError(f"only strings up to length {reached} are affordable over {k} classes")
 
     # Two classes that only a contraction letter's own test tells apart behave alike in runs.
-    folds = [i for i, test in enumerate(tests) if _is_letter_test(test)]
+    clear = letter_bits(tests)
     coarse: dict[int, int] = {}
     for i, (signature, _) in enumerate(chosen):
-        for bit in folds:
-            signature &= ~(1 << bit)
-        coarse.setdefault(signature, i)
+        coarse.setdefault(signature & ~clear, i)
     kept = sorted(coarse.values())
     safe = {(first[a], first[b]) for a in range(k) for b in range(k) if not unsafe[a, b]}
     refuted_pairs, tried = _runs_refute(section, [first[i] for i in kept], safe, runs, run_length)
@@ -300,7 +298,6 @@ def derive(
     log(f"{tried} sequences of runs over {len(kept)} classes: {len(refuted_pairs)} transitions refuted")
     of_kept = {first[i]: i for i in kept}
     refuted_coarse = {(of_kept[p], of_kept[q]) for p, q in refuted_pairs}
-    clear = sum(1 << bit for bit in folds)
     coarse_of = [coarse[signature & ~clear] for signature, _ in chosen]
     pairs = tuple(
         (a, b)
@@ -325,6 +322,11 @@ def derive(
             seconds=round(time.perf_counter() - began, 1),
         ),
     )
+
+
+def letter_bits(tests: Sequence[str]) -> int:
+    """The bits of a signature that tell a contraction's letters apart: without them classes behave alike in runs."""
+    return sum(1 << bit for bit, test in enumerate(tests) if _is_letter_test(test))
 
 
 def _is_letter_test(test: str) -> bool:

@@ -69,6 +69,15 @@ def _add(live: Tokenizer, tokens: Iterable[str | AddedToken], special: bool) -> 
     return live
 
 
+def _one_by_one(
+    live: Tokenizer, contents: Iterable[str], rng: random.Random, *, normalized: float
+) -> Tokenizer:
+    """Each content in a call of its own, special or not at random. normalized: how likely it is a normalized token."""
+    for content in contents:
+        _add(live, [AddedToken(content, normalized=rng.random() < normalized)], rng.random() < 0.5)
+    return live
+
+
 def _special(w: Workshop) -> Tokenizer:
     return _add(w.fresh(), w.contents(5), True)
 
@@ -94,10 +103,7 @@ def _odd_order(w: Workshop) -> Tokenizer:
     tokens = [*w.contents(8), *w.words(8)]
     tokens += w.rng.sample(tokens, 4)
     w.rng.shuffle(tokens)
-    live = w.fresh()
-    for content in tokens:
-        _add(live, [AddedToken(content, normalized=w.rng.random() < 0.4)], w.rng.random() < 0.5)
-    return live
+    return _one_by_one(w.fresh(), tokens, w.rng, normalized=0.4)
 
 
 def _many(w: Workshop) -> Tokenizer:
@@ -182,10 +188,7 @@ def _nested(w: Workshop) -> Tokenizer:
     """Contents that begin, end, hold and continue each other."""
     contents = ["<|a", "<|a|>", "|>", "a|><|b", "<|a|><|b|>", "<|b|>", "|><|", "aa", "aaa", "aaaa", "ab", "ba"]
     w.rng.shuffle(contents)
-    live = w.fresh()
-    for content in contents:
-        _add(live, [AddedToken(content, normalized=w.rng.random() < 0.3)], w.rng.random() < 0.5)
-    return live
+    return _one_by_one(w.fresh(), contents, w.rng, normalized=0.3)
 
 
 def _spaces(w: Workshop) -> Tokenizer:
@@ -206,10 +209,7 @@ def _non_ascii(w: Workshop) -> Tokenizer:
 def _unstable(w: Workshop) -> Tokenizer:
     """Contents that NFC changes, or that join what stands beside them."""
     contents = ["e\u0301", "\u212b", "\u0958", "か\u3099", "\u0301", "\u1100\u1161", "x\u0323\u0307", "\u2126m"]
-    live = w.fresh()
-    for content in contents:
-        _add(live, [AddedToken(content, normalized=w.rng.random() < 0.5)], w.rng.random() < 0.5)
-    return live
+    return _one_by_one(w.fresh(), contents, w.rng, normalized=0.5)
 
 
 def _all_at_once(w: Workshop) -> Tokenizer:
@@ -221,11 +221,8 @@ def _all_at_once(w: Workshop) -> Tokenizer:
     w.rng.shuffle(rows)
     parsed["added_tokens"] += rows
     parsed["model"]["vocab"]["<|in|>"] = start + 50
-    live = _reloaded(parsed)
     contents = ["<|", "<|in|>", "|>", " x", "\n", "e\u0301", "é", "1", "🙂", "aa", "L" * 300, *w.words(3)]
-    for content in w.rng.sample(contents, len(contents)):
-        _add(live, [AddedToken(content, normalized=w.rng.random() < 0.4)], w.rng.random() < 0.5)
-    return live
+    return _one_by_one(_reloaded(parsed), w.rng.sample(contents, len(contents)), w.rng, normalized=0.4)
 
 
 VARIANTS: dict[str, Callable[[Workshop], Tokenizer]] = {
