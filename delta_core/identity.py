@@ -10,8 +10,11 @@ Guarded by tests/test_identity.py, and by the controls of `delta verify`: a copy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import chain, islice
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -27,6 +30,13 @@ _TEXTS = (
 )  # fmt: skip
 HOLE = "\0 "
 """Begins the name of an entry that fills a hole of the vocabulary in a copy: no byte-level text spells it."""
+
+_MOST_OVERLAPS = 2000  # of each kind of pair
+_LONGEST_OVERLAP = 64  # characters
+# What NFC makes other characters of by itself, or together with a neighbour: where it may hide or make a token's name.
+BEFORE_NFC = str.maketrans({"K": "\u212a", "Å": "\u212b", "Ω": "\u2126", ";": "\u037e", "`": "\u1fef"})
+_MARKS = "".join(map(chr, (*range(0x300, 0x346), 0x3099, 0x309A, 0x1161, 0x11A8)))
+_BASES = "aceiounyAEIOU<>=\u03b1\u3042\u304b\u306f\u1100\uac00"
 
 _ROW = 24  # vocabulary entries in one text of the battery
 _MOST_ROWS = 400
@@ -78,7 +88,8 @@ def answers_differ(live: Tokenizer, encode: Encode) -> str | None:
 
 def battery(live: Tokenizer) -> list[str]:
     """Every added token in context, entries from all over the vocabulary, and a few texts of all scripts."""
-    contents = [token.content for token in _added(live).values()]
+    added = _added(live).values()
+    contents = [token.content for token in added]
     ids = sorted(live.get_vocab(with_added_tokens=False).values())
     step = max(1, len(ids) // (_ROW * _MOST_ROWS))
     # The first and the last entries, where numbering goes wrong, and as many from between.
@@ -89,7 +100,48 @@ def battery(live: Tokenizer) -> list[str]:
     spelled = [raw.decode(errors="ignore") for c in contents if (raw := bytes_of(c)) and not c.isascii()]
     texts = [form.replace("{}", text) for text in spelled for form in ("{}", "a{}b", " {} ", "\n{}")]
     pairs = [a + b for a, b in zip(contents, chain(contents[1:], contents[:1]), strict=True)]
+    texts += chain.from_iterable(map(normalized_forms, contents))
+    # The library looks for tokens that are not normalized first; others look for all at once. Only tokens that overlap
+    # tell it.
+    normalized = {token.content for token in added if token.normalized}
+    found: tuple[list[str], list[str]] = [], []
+    for a, b, text in overlaps(contents):
+        found[(a in normalized) == (b in normalized)].append(text)
+    texts += chain.from_iterable(kind[:: 1 + len(kind) // _MOST_OVERLAPS] for kind in found)
     return [*_TEXTS, *(form.replace("{}", c) for c in contents for form in _FORMS), *pairs, *rows, *texts]
+
+
+def normalized_forms(content: str) -> list[str]:
+    """Texts that are an added token only once they are normalized, or no longer are it then."""
+    ends = content[:1], content[-1:]
+    nfc, nfd = (unicodedata.normalize(form, content) for form in ("NFC", "NFD"))
+    forms = {nfc, nfd, content.translate(BEFORE_NFC)}
+    forms |= {base + content for base in _joining(ends[0], before=True)}
+    forms |= {content + mark for mark in _joining(ends[1], before=False)}
+    texts = sorted(forms - {content})
+    return [*texts, *(f"a{text}b" for text in texts)]
+
+
+@cache
+def _joining(character: str, *, before: bool) -> str:
+    """The first character that NFC makes one of with this one."""
+    others = _BASES if before else _MARKS
+    joined = ((other + character if before else character + other) for other in others)
+    return "".join(
+        islice((o for o, both in zip(others, joined, strict=True) if len(unicodedata.normalize("NFC", both)) == 1), 1)
+    )
+
+
+def overlaps(contents: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Pairs of contents of which one ends as the other begins, with a text in which they share these characters."""
+    beginning: dict[str, list[str]] = defaultdict(list)
+    for content in contents:
+        for k in range(1, min(len(content), _LONGEST_OVERLAP)):
+            beginning[content[:k]].append(content)
+    for a in contents:
+        for k in range(1, min(len(a), _LONGEST_OVERLAP)):
+            for b in beginning.get(a[-k:], ()):
+                yield a, b, a + b[k:]
 
 
 def bytes_of(token: str) -> bytes | None:

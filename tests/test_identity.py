@@ -247,3 +247,54 @@ def test_a_bad_text_builds_no_tokenizer_on_the_way(
 
 def test_encoder_differs_is_an_unavailable_encoder() -> None:
     assert issubclass(EncoderDiffers, encoders.EncoderUnavailable)
+
+
+MIXED = {
+    "normalized": [AddedToken("<|N|>", normalized=True), AddedToken("K;", normalized=True)],
+    "normalized, not ASCII": [AddedToken("<|É|>", normalized=True), AddedToken("\u0301=", normalized=True)],
+    "both kinds, overlapping": [AddedToken("ab", normalized=False), AddedToken("xa", normalized=True)],
+    "both kinds, nested": [AddedToken("<n>", normalized=False), AddedToken("x<n>y", normalized=True)],
+}
+BEFORE_NFC = ["<|N|>\u0338", "\u212a;", "K\u037e", "<|E\u0301|>", "a\u0301=", "\u0301=\u0338"]
+
+
+@pytest.mark.parametrize("config", ["llama3_1", "qwen3"])
+@pytest.mark.parametrize("kind", MIXED)
+def test_tokens_that_meet_only_once_normalized_or_overlap_have_the_live_ids(
+    kind: str, config: str, synthetic: Callable[..., Subject]
+) -> None:
+    live = live_from(spec(config))
+    for token in MIXED[kind]:
+        live.add_tokens([token])
+    frozen = frozen_of(live, synthetic(config).frozen)
+    texts = [*BEFORE_NFC, "xab", "xaab", "abxa", "x<n>y", "x<n>", "<n>y", "xa\u0301b"]
+    for name in ("reference", *FAST):
+        tok = DeltaTokenizer(live, config=frozen, encoder=name)
+        assert tok.admission.admitted, tok.admission
+        grown = ""
+        for text in texts:
+            grown += f" {text} and {text}{text}"
+            assert tok.encode(text) == ids_of(live, text), (name, text)
+            assert tok.encode(grown) == ids_of(live, grown), (name, grown)
+        assert tok.admission.encoder == name or tok.admission.note, "served, or said why not"
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [("llama3_1", "both kinds, overlapping"), ("llama3_1", "both kinds, nested"), ("qwen3", "normalized"),
+     ("qwen3", "normalized, not ASCII")],
+)  # fmt: skip
+def test_an_encoder_that_looks_for_all_added_tokens_at_once_is_found(config: str, kind: str) -> None:
+    live, planted = live_from(spec(config)), live_from(spec(config))
+    for token in MIXED[kind]:
+        live.add_tokens([token])
+        planted.add_tokens([AddedToken(token.content, normalized=False)])
+    at_once = identity.answers_differ(live, lambda texts: [ids_of(planted, text) for text in texts])
+    assert at_once is not None
+    assert identity.answers_differ(live, lambda texts: [ids_of(live, text) for text in texts]) is None
+
+
+def test_the_battery_stays_small_where_every_added_token_overlaps_with_every_other() -> None:
+    live = live_from(spec("llama3_1"))
+    live.add_tokens([AddedToken(" " * n, normalized=bool(n % 2)) for n in range(2, 60)])
+    assert len(identity.battery(live)) < 8000

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from ..admission.freeze import freeze
 from ..admission.frozen import Frozen
 from ..admission.sections import sections_of
 from ..errors import FreezeError
+from ..identity import normalized_forms
 from ..reference import Reference
 from ..tokenizer import DeltaTokenizer
 from .cases import Call
@@ -31,9 +31,10 @@ _BYTES = decoders.ByteLevel()
 
 _SHARE = 5  # a unit of `unicode` divided by this, with the variant's own tokens
 _MOST_PAIRS = 200
-
-# Characters that NFC makes others of: a text may hold a token's content only once it is normalized.
-_BEFORE_NFC = str.maketrans({"K": "\u212a", "Å": "\u212b", "Ω": "\u2126", ";": "\u037e", "`": "\u1fef"})
+_LETTERS = (
+    "<", "|", ">", "=", "a", "N", "1", " ", " a", "\n", "é", "e\u0301", "\u0301", "\u0338", "\u0327",
+    "K", "\u212a", ";", "\u037e", "\u1112\u1161", "하",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -212,6 +213,12 @@ def _unstable(w: Workshop) -> Tokenizer:
     return _one_by_one(w.fresh(), contents, w.rng, normalized=0.5)
 
 
+def _overlapping(w: Workshop) -> Tokenizer:
+    """Contents of few letters, so that they overlap each other and, once normalized, the text around them."""
+    contents = ["".join(w.rng.choices(_LETTERS, k=w.rng.randint(1, 4))) for _ in range(w.rng.randint(2, 6))]
+    return _one_by_one(w.fresh(), (c for c in contents if c.strip()), w.rng, normalized=0.5)
+
+
 def _all_at_once(w: Workshop) -> Tokenizer:
     """Any of the above together, in any order, some of them through the file and some on the live object."""
     parsed = w.parsed()
@@ -243,6 +250,7 @@ VARIANTS: dict[str, Callable[[Workshop], Tokenizer]] = {
     "short": _short,
     "non-ascii": _non_ascii,
     "unstable": _unstable,
+    "overlapping": _overlapping,
     "all-at-once": _all_at_once,
 }
 """By name, what makes a changed tokenizer of a workshop."""
@@ -327,11 +335,13 @@ def _sessions_with(contents: Sequence[str], strings: Strings) -> list[list[Call]
     for content in contents:
         at = rng.randrange(1, len(content) + 1)
         pieces = (content[:at], content[at:], content[:at] + content, content + content[at:])
-        forms = (*(unicodedata.normalize(form, content) for form in ("NFC", "NFD")), content.translate(_BEFORE_NFC))
+        forms = normalized_forms(content)
         word = _BYTES.decode([content])  # what a piece that the vocabulary spells like this comes from
         texts += [strings.around(piece) for piece in (content, *pieces, *forms, content.swapcase(), word)]
         texts += [piece for piece in (*forms, word, f" {word}") if piece != content]
     texts += [rng.choice(contents) + rng.choice(("", "", " ", "\n")) + rng.choice(contents) for _ in range(_MOST_PAIRS)]
+    letters = (*_LETTERS, *contents, *contents)
+    texts += ["".join(rng.choices(letters, k=rng.randint(1, 8))) for _ in range(_MOST_PAIRS)]
     sessions = [calls_of([text], rng) for text in texts if text]
     for _ in range(40):
         text, turns = "", []
