@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from delta_core.fetch import FetchError
+from delta_core.tools.fetch import FetchError
 
 from . import memory, peers, report, texts, workloads
 from .measure import Record, machine

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from delta_core.verify.report import State, summarise, write_report
+from delta_core.tools.verify.report import State, summarise, write_report
 
 REFERENCES = ("tokenizers==0.22.2", "tokenizers>=0.23,<0.24")
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ def reference_of(python: Path) -> str:
 def verify(python: Path, options: Sequence[str]) -> int:
     """`delta verify` of this checkout under another interpreter; its exit code."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    command = [str(python), "-m", "delta_core.cli", "verify", *options]
+    command = [str(python), "-m", "delta_core.tools.cli", "verify", *options]
     # Ctrl-C reaches the child as well; it stops and reports, and we wait for that.
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:

@@ -25,8 +25,9 @@ from itertools import chain, pairwise
 
 from tokenizers import Tokenizer
 
-from delta_core import DeltaTokenizer, fetch
-from delta_core.verify.cases import Call, shrink
+from delta_core import DeltaTokenizer
+from delta_core.tools import fetch
+from delta_core.tools.verify.cases import Call, shrink
 
 from .texts import session
 

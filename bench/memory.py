@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
-from delta_core.demo.templates import family_of
+from delta_core.tools.demo.templates import family_of
 
 from . import peers
 from .measure import Case, Check, Churn, Contestant, State

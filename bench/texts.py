@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from delta_core.demo.content import NARRATION, THOUGHTS, Writer, answer, material, system_prompt, tool_use
-from delta_core.demo.messages import Message
-from delta_core.demo.session import generate
-from delta_core.demo.templates import render, render_turn
+from delta_core.tools.demo.content import NARRATION, THOUGHTS, Writer, answer, material, system_prompt, tool_use
+from delta_core.tools.demo.messages import Message
+from delta_core.tools.demo.session import generate
+from delta_core.tools.demo.templates import render, render_turn
 
 _CHINESE = {
     "who": "我们 他们 这位工程师 项目经理 客户 仓库管理员 值班人员 "

@@ -12,10 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 from delta_core import DeltaTokenizer
-from delta_core.demo.session import Turn, generate, load, turns_of
-from delta_core.demo.templates import family_of, render_turn
 from delta_core.errors import DeltaError
-from delta_core.files import open_tokenizer
+from delta_core.tools.demo.session import Turn, generate, load, turns_of
+from delta_core.tools.demo.templates import family_of, render_turn
+from delta_core.tools.opening import open_tokenizer
 
 from . import peers
 from .measure import Case, Check, Contestant, Record, Result, Scene, fit, replay, run

@@ -87,9 +87,7 @@ class CharacterClasses:
             block = bytes([UNKNOWN]) * _BLOCK
         else:
             known = self._class_of
-            block = bytes(
-                known.get(s, UNKNOWN) for s in self._probe.signatures(index * _BLOCK, _BLOCK).tolist()
-            )
+            block = bytes(known.get(s, UNKNOWN) for s in self._probe.signatures(index * _BLOCK, _BLOCK).tolist())
         self._blocks[index] = block
         return block
 

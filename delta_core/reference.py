@@ -227,11 +227,7 @@ class Reference:
         empty = self.encode("", True)
         probes = ["a", "Hello world", " 1\n", "é" * 3, "".join(self._sample_added())]
         pairs = [(self.encode(probe, True), self.encode(probe, False)) for probe in probes]
-        fits = [
-            k
-            for k in range(len(empty) + 1)
-            if all(with_ == empty[:k] + bare + empty[k:] for with_, bare in pairs)
-        ]
+        fits = [k for k in range(len(empty) + 1) if all(with_ == empty[:k] + bare + empty[k:] for with_, bare in pairs)]
         return Affixes(tuple(empty[: fits[0]]), tuple(empty[fits[0] :])) if fits else None
 
     def _sample_added(self) -> list[str]:

@@ -124,9 +124,7 @@ class SessionStore:
     def __len__(self) -> int:
         return len(self._branches)
 
-    def name(
-        self, namespace: str | None, session: str | None, kind: type = list
-    ) -> tuple[bytes, bytes | None]:
+    def name(self, namespace: str | None, session: str | None, kind: type = list) -> tuple[bytes, bytes | None]:
         """The internal names of a namespace and of a session in it: fixed-size keyed digests.
 
         kind: what IDs are kept as. Lists and arrays share nothing, either: converting one costs more than keeping both.
@@ -210,9 +208,7 @@ class SessionStore:
             self._drop(next(iter(self._branches.values())))
             self.evictions += 1
 
-    def _continue(
-        self, origin: Origin, key: bytes | None, transcript: Transcript, digests: tuple[bytes, ...]
-    ) -> bool:
+    def _continue(self, origin: Origin, key: bytes | None, transcript: Transcript, digests: tuple[bytes, ...]) -> bool:
         """Put the new transcript into the branch it continues; False when it is a line of its own."""
         branch = origin.branch
         if (

@@ -28,10 +28,10 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))  # this checkout, whether or not one is installed
 
-from delta_core.demo import templates  # noqa: E402
-from delta_core.demo.messages import Message, Turn  # noqa: E402
-from delta_core.demo.session import generate  # noqa: E402
-from delta_core.fetch import cached, fetch  # noqa: E402
+from delta_core.tools.demo import templates  # noqa: E402
+from delta_core.tools.demo.messages import Message, Turn  # noqa: E402
+from delta_core.tools.demo.session import generate  # noqa: E402
+from delta_core.tools.fetch import cached, fetch  # noqa: E402
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Environments
@@ -116,14 +116,14 @@ _CHATML = (
     "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
     "</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
     "{% for c in m.tool_calls or [] %}\n<tool_call>\n"
-    "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
     "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
 )
 _LLAMA = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}"
     "<|end_header_id|>\n\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-    "{\"name\": \"{{ c.function.name }}\", \"parameters\": {{ c.function.arguments | tojson }}}{% endfor %}<|eot_id|>"
+    '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}{% endfor %}<|eot_id|>'
     "{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n"
     "{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
 )
@@ -360,9 +360,7 @@ class Server:
         """GET a path."""
         return request(f"http://127.0.0.1:{self.port}{path}", timeout_s=timeout_s)
 
-    def post(
-        self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, timeout_s: float = 300
-    ) -> Reply:
+    def post(self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, timeout_s: float = 300) -> Reply:
         """POST a JSON body. Bytes are sent as they are."""
         return request(f"http://127.0.0.1:{self.port}{path}", body, headers=headers, timeout_s=timeout_s)
 

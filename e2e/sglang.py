@@ -67,7 +67,7 @@ def __getattr__(name):
 
     return missing
 '''
-OPERATORS = '''
+OPERATORS = """
 import sys
 
 
@@ -83,7 +83,7 @@ class Finder:
 
 
 sys.meta_path.insert(0, Finder())
-'''
+"""
 
 
 def environment(work: Path, version: str, python: Path | None = None) -> Path:
@@ -435,9 +435,7 @@ def _without_cache(outcome: Any, cached: bool) -> Any:
 def metrics(server: Server) -> dict[str, float]:
     """Delta Tokenizer's metrics, by name and labels."""
     text = str(server.get("/metrics").body)
-    return {
-        match[1]: float(match[2]) for match in re.finditer(r"^delta_tokenizer_(\S+) (\S+)$", text, re.MULTILINE)
-    }
+    return {match[1]: float(match[2]) for match in re.finditer(r"^delta_tokenizer_(\S+) (\S+)$", text, re.MULTILINE)}
 
 
 def started(report: Report, server: Server, config: str) -> None:

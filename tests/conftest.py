@@ -15,10 +15,18 @@ from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
 from delta_core.admission.frozen import Frozen
-from delta_core.fetch import cached, fetch
 from delta_core.metrics import Counters
-from delta_core.verify.dense import dense
-from delta_core.verify.generators import NASTY_TOKENS, TextMaker, frozen_config, frozen_from, live_from, maker_for, spec
+from delta_core.tools.fetch import cached, fetch
+from delta_core.tools.verify.dense import dense
+from delta_core.tools.verify.generators import (
+    NASTY_TOKENS,
+    TextMaker,
+    frozen_config,
+    frozen_from,
+    live_from,
+    maker_for,
+    spec,
+)
 
 # A red run is a fact about the code, not about the day: examples are the same every time. --run-slow draws new ones.
 _COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
@@ -95,7 +103,6 @@ class Subject:
 
     def maker(self, seed: int) -> TextMaker:
         return maker_for(self.live, self.frozen, seed)
-
 
 
 def _anew(tok: DeltaTokenizer) -> None:

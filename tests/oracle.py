@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
-from delta_core.verify.generators import TextMaker
+from delta_core.tools.verify.generators import TextMaker
 
 
 def ids_of(live: Tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:

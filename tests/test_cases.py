@@ -20,8 +20,8 @@ from oracle import assert_all_ways, assert_same, battery, ids_of
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer, Reason
-from delta_core.verify.dense import dense
-from delta_core.verify.generators import (
+from delta_core.tools.verify.dense import dense
+from delta_core.tools.verify.generators import (
     FRAGMENTS,
     PIPELINES,
     TextMaker,

@@ -1,4 +1,4 @@
-"""`delta_core.certify`: an encoder serves only behind guards that make it the reference, or not at all."""
+"""Certification: an encoder serves only behind guards that make it the reference, or not at all."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from delta_core import certify, encoders
+from delta_core import encoders
 from delta_core.admission.freeze import freeze
 from delta_core.admission.frozen import METHOD, Certification, Frozen, load_frozen, load_path
-from delta_core.certify import Difference, Result
-from delta_core.contexts import Contexts
 from delta_core.encoders import EncoderUnavailable, ReferenceEncoder
 from delta_core.ids import Ids, Kind, container
 from delta_core.reference import Reference
+from delta_core.tools.certify import certify
+from delta_core.tools.certify.certify import Difference, Result
+from delta_core.tools.certify.contexts import Contexts
 
 pytest.importorskip("fastokens")
 
@@ -75,9 +76,7 @@ def digits() -> tuple[Reference, Frozen]:
     runs = ["111 11 1112", "!!! !! !!!!", "\n\n\n\n", "    ", "\t\t\t", "aaa aaaa", "''' ''"] * 9
     tokenizer.train_from_iterator(
         CORPUS + runs,
-        trainers.BpeTrainer(
-            vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-        ),
+        trainers.BpeTrainer(vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
     )
     tokenizer.add_special_tokens([AddedToken("<s>", normalized=False, special=True)])
     reference = Reference(tokenizer)
@@ -298,9 +297,7 @@ def test_a_fault_of_one_way_to_call_is_found(
     assert guards == ((0x2E55, 0x2E55),) or result.differences
 
 
-def test_a_fault_that_only_several_threads_see_is_refused(
-    reference: Reference, frozen: Frozen, plant: Plant
-) -> None:
+def test_a_fault_that_only_several_threads_see_is_refused(reference: Reference, frozen: Frozen, plant: Plant) -> None:
     class Shared(Planted):
         inside = 0
 
@@ -381,9 +378,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), Panic()])
-def test_an_error_is_a_difference(
-    reference: Reference, frozen: Frozen, plant: Plant, error: BaseException
-) -> None:
+def test_an_error_is_a_difference(reference: Reference, frozen: Frozen, plant: Plant, error: BaseException) -> None:
     plant(lambda text: "\u2e55" in text, error)
     result = quick(reference, frozen)
     assert result.certification is not None

@@ -9,7 +9,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 from delta_core import characters
 from delta_core.characters import UNKNOWN, CharacterClasses, NfcStability, NoNormalizer, PatternProbe
-from delta_core.verify.generators import PIPELINES, frozen_config
+from delta_core.tools.verify.generators import PIPELINES, frozen_config
 
 NFC, NFD = normalizers.NFC(), normalizers.NFD()
 

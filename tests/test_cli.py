@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tokenizers
 
-from delta_core import cli
-from delta_core.verify.generators import live_from, spec
+from delta_core.tools import cli
+from delta_core.tools.verify.generators import live_from, spec
 
 Own = Callable[..., str]
 
@@ -65,9 +65,7 @@ def test_what_no_rule_covers_is_not_frozen(own: Own, tmp_path: Path, capfd: pyte
 
 
 @pytest.mark.parametrize("command", ["doctor", "freeze"])
-def test_a_file_that_is_not_there_is_wrong_use(
-    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_not_there_is_wrong_use(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, str(tmp_path / "none.json")]) == 2
     assert "none.json" in capfd.readouterr().err
 

@@ -18,8 +18,8 @@ from delta_core.characters import NfcStability
 from delta_core.cuts import Cut, CutRules
 from delta_core.splice import Checkpoints
 from delta_core.store import SessionStore
-from delta_core.verify.dense import dense
-from delta_core.verify.generators import TextMaker
+from delta_core.tools.verify.dense import dense
+from delta_core.tools.verify.generators import TextMaker
 
 Patch = pytest.MonkeyPatch
 

@@ -17,7 +17,7 @@ from delta_core.admission.sections import AddedToken
 from delta_core.characters import UNKNOWN, NfcStability
 from delta_core.cuts import Cut, CutRules, _isolated
 from delta_core.tokenizer import rules_for
-from delta_core.verify.generators import PIPELINES, TextMaker, frozen_config, frozen_from, live_from, spec, token
+from delta_core.tools.verify.generators import PIPELINES, TextMaker, frozen_config, frozen_from, live_from, spec, token
 
 FLAGS = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
 
@@ -90,9 +90,7 @@ def test_isolated_is_what_the_definition_says(contents: list[str]) -> None:
     def touches(a: str, b: str) -> bool:
         shifts = range(1 - len(b), len(a))
         return any(
-            all(a[i] == b[i - s] for i in range(max(0, s), min(len(a), s + len(b))))
-            for s in shifts
-            if a != b or s != 0
+            all(a[i] == b[i - s] for i in range(max(0, s), min(len(a), s + len(b)))) for s in shifts if a != b or s != 0
         )
 
     assert isolated(*contents) == {c for c in whole if not any(touches(c, other) for other in whole)}

@@ -29,7 +29,7 @@ from delta_core.encoders import (
 )
 from delta_core.ids import Ids, Kind, container
 from delta_core.reference import Reference
-from delta_core.verify.generators import FRAGMENTS
+from delta_core.tools.verify.generators import FRAGMENTS
 
 
 class Recording:
@@ -260,9 +260,7 @@ def test_a_panic_of_a_fast_encoder_does_not_fail_the_request(
 
 
 @pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
-def test_one_encoder_object_serves_many_threads_without_an_error(
-    name: str, synthetic: Callable[..., Subject]
-) -> None:
+def test_one_encoder_object_serves_many_threads_without_an_error(name: str, synthetic: Callable[..., Subject]) -> None:
     # gigatoken lends its object to one thread and raises "Already borrowed" for the next: with texts this long, once in
     # eighty calls.
     pytest.importorskip(name)

@@ -1,4 +1,4 @@
-"""`delta_core.fetch`: where a tokenizer file may come from, and that nothing but its digest is believed."""
+"""`delta_core.tools.fetch`: where a tokenizer file may come from, and that nothing but its digest is believed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from delta_core import fetch as fetch_module
 from delta_core.admission.frozen import bundled_folder, load_path
-from delta_core.fetch import (
+from delta_core.tools import fetch as fetch_module
+from delta_core.tools.fetch import (
     NAMES,
     Entry,
     FetchError,

@@ -26,7 +26,7 @@ from delta_core import DeltaTokenizer, encoders, forks, ids
 from delta_core.encoders import NAMES, EncoderUnavailable, build
 from delta_core.metrics import Prometheus, _locks_of
 from delta_core.reference import Reference
-from delta_core.verify.generators import prose
+from delta_core.tools.verify.generators import prose
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
@@ -345,5 +345,3 @@ def test_what_is_renewed_is_not_kept_alive(synthetic: Callable[..., Subject]) ->
     del tok
     gc.collect()
     assert len(forks._renewables) <= number - 3  # itself, its store, its counters; the reference where it has locks
-
-

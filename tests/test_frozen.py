@@ -11,7 +11,7 @@ import pytest
 from delta_core import ConfigError
 from delta_core.admission import frozen as frozen_module
 from delta_core.admission.frozen import METHOD, Certification, Frozen, bundled_folder, load_all, load_frozen, load_path
-from delta_core.verify.generators import CONFIGS, frozen_config
+from delta_core.tools.verify.generators import CONFIGS, frozen_config
 
 RECORD = Certification("fastokens", "0.3.5", "0.23.3", ((0x10FFFF, 0x10FFFF), (0x300, 0x36F)), 1000, METHOD)
 

@@ -19,7 +19,7 @@ from delta_core.admission.frozen import METHOD, Certification, Frozen
 from delta_core.encoders import EncoderDiffers, ReferenceEncoder, choose
 from delta_core.errors import FreezeError
 from delta_core.reference import CopyDiffers, Reference
-from delta_core.verify.generators import live_from, spec
+from delta_core.tools.verify.generators import live_from, spec
 
 FAST = ("fastokens", "gigatoken")
 Change = Callable[[Tokenizer], object]

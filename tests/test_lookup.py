@@ -102,9 +102,7 @@ def test_digests_taken_over_around_edits_are_those_computed_anew(edits: list[int
     known = index.digests(SPACE, old)
     index._digest = counting  # type: ignore[method-assign]
     taken = index.digests(SPACE, text, known, same)
-    untouched = [
-        p for p in lookup._POSITIONS if p <= min(old_size, size) and "#" not in text[p - lookup._WINDOW : p]
-    ]
+    untouched = [p for p in lookup._POSITIONS if p <= min(old_size, size) and "#" not in text[p - lookup._WINDOW : p]]
     assert not set(made) & set(untouched)
     assert taken == index.digests(SPACE, text)
 

@@ -14,7 +14,7 @@ from conftest import Subject
 from oracle import ids_of
 
 from delta_core import DeltaTokenizer
-from delta_core.verify.generators import prose
+from delta_core.tools.verify.generators import prose
 
 TOKENS = 100_000
 STATE = 1.2e6  # bytes for a session of that many tokens, beside its text
@@ -80,7 +80,7 @@ def test_ids_cost_a_pointer_each_because_the_integers_are_the_processs(synthetic
 CHURN = """
 import random, sys
 sys.path[:0] = sys.argv[1:3]
-from delta_core.verify.generators import frozen_from, live_from, prose, spec
+from delta_core.tools.verify.generators import frozen_from, live_from, prose, spec
 from delta_core import DeltaTokenizer
 
 BUDGET = 64 << 20

@@ -6,7 +6,7 @@ import pytest
 
 from delta_core.admission.pattern import GPT2_PATTERN, UnsupportedPattern, atoms_of
 from delta_core.admission.sections import patterns_of
-from delta_core.verify.generators import CONFIGS, frozen_config
+from delta_core.tools.verify.generators import CONFIGS, frozen_config
 
 
 def atoms_in(pattern: str) -> set[str]:

@@ -271,9 +271,7 @@ def test_no_worker_outlives_its_parent_even_while_it_encodes(how: str, subject: 
 
 def children(pid: int) -> list[int]:
     return [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
 
 

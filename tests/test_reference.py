@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from delta_core import DeltaTokenizer, Reason
 from delta_core.reference import Affixes, Reference, UnsupportedTokenizer, backend_of
-from delta_core.verify.generators import PIPELINES, frozen_from, live_from, maker_for, spec, template
+from delta_core.tools.verify.generators import PIPELINES, frozen_from, live_from, maker_for, spec, template
 
 
 class Holder:

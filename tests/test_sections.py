@@ -12,8 +12,8 @@ import pytest
 from delta_core import DeltaTokenizer, Reason
 from delta_core.admission.sections import AddedToken, differences, not_covered, sections_of
 from delta_core.reference import Reference
-from delta_core.verify.generators import PIPELINES, live_from, spec, template, token
-from delta_core.verify.refusals import refused
+from delta_core.tools.verify.generators import PIPELINES, live_from, spec, template, token
+from delta_core.tools.verify.refusals import refused
 
 Spec = dict[str, Any]
 

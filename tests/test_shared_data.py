@@ -15,8 +15,8 @@ import pytest
 from conftest import Subject
 from oracle import assert_same
 
-from delta_core.verify.dense import dense
-from delta_core.verify.generators import prose
+from delta_core.tools.verify.dense import dense
+from delta_core.tools.verify.generators import prose
 
 pytestmark = pytest.mark.shared
 

@@ -9,9 +9,9 @@ import pytest
 from conftest import Subject
 from oracle import describe, ids_of
 
-from delta_core.demo.messages import Message
-from delta_core.demo.session import load
-from delta_core.demo.templates import family_of, render
+from delta_core.tools.demo.messages import Message
+from delta_core.tools.demo.session import load
+from delta_core.tools.demo.templates import family_of, render
 
 FILES = ("aider", "claude_code", "codex", "crosswoz_zh", "cursor", "swe_agent", "tau_bench")
 TOKENIZERS = ("qwen3", "llama3_1", "gpt_oss", "deepseek_v3")

@@ -146,6 +146,7 @@ def test_a_trimmed_head_leaves_the_rest() -> None:
 
 # -- Checkpoints --
 
+
 @pytest.mark.parametrize(("left", "right"), [(0, 65_536), (65_536, 0), (70_000, 70_000), (1, 1 << 20)])
 def test_a_cut_that_more_characters_decide_than_a_checkpoint_can_say_is_not_stored(left: int, right: int) -> None:
     c = Checkpoints()

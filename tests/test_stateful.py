@@ -12,8 +12,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 from oracle import assert_same
 
 from delta_core import DeltaTokenizer
-from delta_core.verify.dense import dense
-from delta_core.verify.generators import frozen_from, live_from, spec
+from delta_core.tools.verify.dense import dense
+from delta_core.tools.verify.generators import frozen_from, live_from, spec
 
 FRAGMENTS = (
     "a", "the ", "word", "s", "'", "'s", "1", "234", " ", "  ", "\n", "\n\n", "\r\n", "\t", ".", "!", "//", "/", "é",

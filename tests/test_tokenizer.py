@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 import delta_core
 from delta_core import DeltaTokenizer, Reason, session_key, tokenizer
 from delta_core.splice import common_prefix
-from delta_core.verify.generators import PIPELINES, frozen_config, live_from, spec
+from delta_core.tools.verify.generators import PIPELINES, frozen_config, live_from, spec
 
 
 @pytest.fixture

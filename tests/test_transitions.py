@@ -12,7 +12,7 @@ from delta_core.admission import transitions
 from delta_core.admission.pattern import GPT2_PATTERN
 from delta_core.admission.transitions import TransitionError, classes_of, derive, pre_tokenizer_from, refute
 from delta_core.characters import CharacterClasses, PatternProbe
-from delta_core.verify.generators import CONFIGS, PIPELINES, frozen_config
+from delta_core.tools.verify.generators import CONFIGS, PIPELINES, frozen_config
 
 # One per pre-tokenizer: a table depends on nothing else.
 DISTINCT = PIPELINES

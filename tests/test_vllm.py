@@ -17,7 +17,7 @@ from conftest import Subject
 
 from delta_core.admission.frozen import Frozen
 from delta_core.options import Options
-from delta_core.verify.generators import prose
+from delta_core.tools.verify.generators import prose
 from delta_vllm import SessionHeader, keys
 from delta_vllm.detokenization import with_tail
 from delta_vllm.tokenization import PromptTokenizer

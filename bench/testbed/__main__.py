@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from delta_core.demo.templates import family_of
-from delta_core.fetch import fetch
 from delta_core.pool.workers import cores
+from delta_core.tools.demo.templates import family_of
+from delta_core.tools.fetch import fetch
 
 from ..measure import machine, p99
 from . import report, simulate

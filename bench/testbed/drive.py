@@ -126,9 +126,7 @@ async def _drive(
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-    wrong = sum(
-        packed(ids) != packed(design.live.encode(text, add_special_tokens=False).ids) for text, ids in answers
-    )
+    wrong = sum(packed(ids) != packed(design.live.encode(text, add_special_tokens=False).ids) for text, ids in answers)
     late = sorted(beat.late) or [0.0]
     kinds = {kind: [ms for k, ms in latencies if k == kind] for kind in {k for k, _ in latencies}}
     if latencies:
@@ -173,4 +171,3 @@ def highest_rate(
         else:
             break
     return good
-

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from delta_core.demo.session import load
-from delta_core.demo.templates import render
+from delta_core.tools.demo.session import load
+from delta_core.tools.demo.templates import render
 
 from ..texts import transcript
 
@@ -59,7 +59,7 @@ class Fleet:
 
     @staticmethod
     def replayed(paths: Sequence[Path], family: str, base: int, corpus: int) -> Fleet:
-        """Transcripts from files (see delta_core.demo.session.load), those that are long enough."""
+        """Transcripts from files (see delta_core.tools.demo.session.load), those that are long enough."""
         texts = [render(family, messages, add_generation_prompt=False) for path in paths for messages in load(path)]
         long = [text for text in texts if len(text) >= base + APPEND]
         if not long:

@@ -41,8 +41,11 @@ def admit(reference: Reference, configs: Iterable[Frozen] | None = None) -> Verd
     uncovered = not_covered(live)
     if reference.backend.encode_special_tokens:
         uncovered.append(
-            Mismatch("added_tokens", "encode_special_tokens is set: special tokens are read as text",
-                     Reason.UNSUPPORTED_ADDED_TOKEN)
+            Mismatch(
+                "added_tokens",
+                "encode_special_tokens is set: special tokens are read as text",
+                Reason.UNSUPPORTED_ADDED_TOKEN,
+            )
         )
     nearest: tuple[int, str, list[Mismatch]] | None = None
     for frozen in load_all() if configs is None else configs:

@@ -219,9 +219,7 @@ def _runs_refute(
                 cut = 0
                 for part, pair in zip(parts, pairs, strict=False):
                     cut += len(part)
-                    if pair in safe and whole != (
-                        boundaries(text[:cut]) | 1 << cut | boundaries(text[cut:]) << cut
-                    ):
+                    if pair in safe and whole != (boundaries(text[:cut]) | 1 << cut | boundaries(text[cut:]) << cut):
                         refuted.add(pair)
     return refuted, tried
 

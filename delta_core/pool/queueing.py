@@ -207,9 +207,6 @@ class TaskQueue:
             assert self._count == len(entries) <= self._capacity
             assert all(heap[(i - 1) // 2] <= heap[i] for heap in self._heaps.values() for i in range(1, len(heap)))
             assert all(
-                entry[2].home == where
-                for where, heap in self._heaps.items()
-                if where is not None
-                for entry in heap
+                entry[2].home == where for where, heap in self._heaps.items() if where is not None for entry in heap
             )
             assert not (self.closed and entries)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 
-from delta_core.demo.embedded import embedded_tokenizer
-from delta_core.demo.session import generate
-from delta_core.demo.templates import render_turn
+from delta_core.tools.demo.embedded import embedded_tokenizer
+from delta_core.tools.demo.session import generate
+from delta_core.tools.demo.templates import render_turn
 
 
 def test_the_same_every_time() -> None:

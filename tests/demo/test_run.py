@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from delta_core.demo import run as demo
-from delta_core.demo.embedded import embedded_tokenizer
-from delta_core.demo.session import Turn, generate
+from delta_core.tools.demo import run as demo
+from delta_core.tools.demo.embedded import embedded_tokenizer
+from delta_core.tools.demo.session import Turn, generate
 
 CHARS = 25_000
 

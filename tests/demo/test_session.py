@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_core.demo.session import Message, SessionError, Turn, generate, load, spread, turns_of
+from delta_core.tools.demo.session import Message, SessionError, Turn, generate, load, spread, turns_of
 
 TARGET = 400_000
 

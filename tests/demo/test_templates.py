@@ -6,8 +6,8 @@ from os.path import commonprefix
 
 import pytest
 
-from delta_core.demo.session import Message, ToolCall, generate
-from delta_core.demo.templates import FAMILIES, family_by_markers, family_of, render, render_turn
+from delta_core.tools.demo.session import Message, ToolCall, generate
+from delta_core.tools.demo.templates import FAMILIES, family_by_markers, family_of, render, render_turn
 
 CHAT = [
     Message("system", "be brief"),

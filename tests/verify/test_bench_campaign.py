@@ -13,7 +13,7 @@ from conftest import Subject as Shared
 
 from bench import campaign
 from delta_core.reference import Reference
-from delta_core.verify.report import State, UnitRecord
+from delta_core.tools.verify.report import State, UnitRecord
 
 
 def test_campaigns_of_both_references_are_one_table_and_go_on(

@@ -18,10 +18,10 @@ import delta_core
 from delta_core.admission.frozen import Certification
 from delta_core.encoders import Encoder
 from delta_core.ids import Ids, Kind, container
-from delta_core.verify import outside
-from delta_core.verify.batteries import BATTERIES, outcome
-from delta_core.verify.outside import Strings, calls_of, compare, conversation, guard_edges, repertoire
-from delta_core.verify.tally import Subject, Tally
+from delta_core.tools.verify import outside
+from delta_core.tools.verify.batteries import BATTERIES, outcome
+from delta_core.tools.verify.outside import Strings, calls_of, compare, conversation, guard_edges, repertoire
+from delta_core.tools.verify.tally import Subject, Tally
 
 Wrong = Callable[[Sequence[str], list[list[int]]], list[list[int]]]
 
@@ -135,8 +135,9 @@ def test_the_users_own_texts_take_the_place_of_this_machines(subject: Subject) -
 
 def test_nothing_is_shared_with_certification() -> None:
     """An independent look must not be made of the same texts, nor by the same code."""
-    folder = Path(delta_core.__file__).parent
-    of_certification = [path for name in ("certify", "contexts") if (path := folder / f"{name}.py").exists()]
+    folder = Path(delta_core.__file__).parent / "tools"
+    of_certification = sorted((folder / "certify").glob("*.py"))
+    assert of_certification
     ours = ast.parse((folder / "verify" / "outside.py").read_text(encoding="utf-8"))
     modules = {node.module for node in ast.walk(ours) if isinstance(node, ast.ImportFrom)}
     names = {alias.name for node in ast.walk(ours) if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -15,13 +15,13 @@ from delta_core.encoders import Encoder, ReferenceEncoder
 from delta_core.errors import Reason
 from delta_core.reference import Reference
 from delta_core.tokenizer import DeltaTokenizer
-from delta_core.verify import campaign, variants
-from delta_core.verify.campaign import Campaign, Plan, Task, run_task
-from delta_core.verify.controls import _served_by
-from delta_core.verify.report import State, UnitRecord, summarise, write_report
-from delta_core.verify.subjects import SYNTHETIC, left_out, open_subject
-from delta_core.verify.tally import SERVED, Subject, Tally
-from delta_core.verify.variants import VARIANTS, Workshop
+from delta_core.tools.verify import campaign, variants
+from delta_core.tools.verify.campaign import Campaign, Plan, Task, run_task
+from delta_core.tools.verify.controls import _served_by
+from delta_core.tools.verify.report import State, UnitRecord, summarise, write_report
+from delta_core.tools.verify.subjects import SYNTHETIC, left_out, open_subject
+from delta_core.tools.verify.tally import SERVED, Subject, Tally
+from delta_core.tools.verify.variants import VARIANTS, Workshop
 
 KINDS = list(VARIANTS)
 

@@ -18,13 +18,13 @@ from delta_core.admission.frozen import METHOD, Certification, load_path
 from delta_core.encoders import version_of
 from delta_core.reference import Reference
 from delta_core.tokenizer import rules_for
-from delta_core.verify import campaign, controls
-from delta_core.verify.batteries import BATTERIES, outcome
-from delta_core.verify.cases import Call, Difference, shrink
-from delta_core.verify.refusals import refused, run_refusals
-from delta_core.verify.report import State, StateError, UnitRecord, summarise, write_report
-from delta_core.verify.subjects import SubjectError, left_out, open_subject, read_texts
-from delta_core.verify.tally import Subject, Tally
+from delta_core.tools.verify import campaign, controls
+from delta_core.tools.verify.batteries import BATTERIES, outcome
+from delta_core.tools.verify.cases import Call, Difference, shrink
+from delta_core.tools.verify.refusals import refused, run_refusals
+from delta_core.tools.verify.report import State, StateError, UnitRecord, summarise, write_report
+from delta_core.tools.verify.subjects import SubjectError, left_out, open_subject, read_texts
+from delta_core.tools.verify.tally import Subject, Tally
 
 
 def opened(shared: Shared, **changes: object) -> Subject:
@@ -324,7 +324,7 @@ def test_units_are_those_of_the_opened_tokenizer(tokenizer_file: Path) -> None:
 
 
 def test_an_encoder_without_a_record_is_left_out_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_core.verify.subjects.version_of", lambda encoder: "0.0.1")
+    monkeypatch.setattr("delta_core.tools.verify.subjects.version_of", lambda encoder: "0.0.1")
     why = left_out("qwen3", "fastokens")
     assert why is not None and "fastokens 0.0.1 is not certified for qwen3 with tokenizers" in why
     assert left_out("qwen3", "reference") is None

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from ...admission.admit import admit
+from ...admission.frozen import Frozen, load_frozen
+from ...encoders import EncoderUnavailable, version_of
+from ...errors import DeltaError
+from ...reference import Reference
+from ...tokenizer import DeltaTokenizer
 from .. import fetch
-from ..admission.admit import admit
-from ..admission.frozen import Frozen, load_frozen
-from ..encoders import EncoderUnavailable, version_of
-from ..errors import DeltaError
-from ..files import open_tokenizer
-from ..reference import Reference
-from ..tokenizer import DeltaTokenizer
+from ..opening import open_tokenizer
 from .generators import NASTY_TOKENS, frozen_config, frozen_from, live_from, spec
 from .tally import Answer, Subject
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..admission.admit import admit
-from ..admission.freeze import freeze
-from ..admission.frozen import Frozen
-from ..errors import FreezeError, Reason
-from ..reference import Reference
+from ...admission.admit import admit
+from ...admission.freeze import freeze
+from ...admission.frozen import Frozen
+from ...errors import FreezeError, Reason
+from ...reference import Reference
 from .generators import frozen_from, live_from, spec, token
 from .report import Refusals
 

@@ -17,10 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
 
+from ...encoders import NAMES, EncoderUnavailable, version_of
+from ...errors import DeltaError
+from ...reference import Reference
 from .. import fetch
-from ..encoders import NAMES, EncoderUnavailable, version_of
-from ..errors import DeltaError
-from ..reference import Reference
 from . import controls
 from .batteries import BATTERIES, REPLAYS, outcome, shrunk
 from .cases import Call, Difference

@@ -10,15 +10,15 @@ from itertools import accumulate, chain, pairwise
 from typing import Any
 from unittest import mock
 
-from .. import cuts
-from ..admission.frozen import Certification
-from ..cuts import Cut, CutRules
-from ..encoders import Encoder, Guarded
-from ..ids import Ids, Kind, container
-from ..reference import Reference
-from ..splice import Checkpoints
-from ..store import SessionStore
-from ..tokenizer import DeltaTokenizer
+from ... import cuts
+from ...admission.frozen import Certification
+from ...cuts import Cut, CutRules
+from ...encoders import Encoder, Guarded
+from ...ids import Ids, Kind, container
+from ...reference import Reference
+from ...splice import Checkpoints
+from ...store import SessionStore
+from ...tokenizer import DeltaTokenizer
 from .batteries import BATTERIES, shrunk
 from .cases import Call
 from .subjects import SYNTHETIC, open_subject

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from .. import lookup, splice, store, tokenizer
+from ... import lookup, splice, store, tokenizer
 
 
 @contextmanager

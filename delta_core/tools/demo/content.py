@@ -59,7 +59,9 @@ search security sessions shipments storage sync tariffs telemetry tracking trans
 """.split()
 _PEOPLE = "the on-call engineer|the release manager|Operations|the platform team|the support desk|Finance|the data team|Security|the mobile team"
 _CITIES = "Rotterdam Valparaíso Gdańsk Århus Kōbe Busan Mombasa Trieste Halifax Málaga Göteborg Da_Nang Tromsø İzmir Odesa".split()
-_HOSTS = "edge-01 edge-02 relay-7 ingest-a ingest-b planner-3 worker-11 worker-12 db-primary db-replica-2 cache-4".split()
+_HOSTS = (
+    "edge-01 edge-02 relay-7 ingest-a ingest-b planner-3 worker-11 worker-12 db-primary db-replica-2 cache-4".split()
+)
 _WORDS_TYPES = "str int float bool bytes datetime Decimal UUID Path timedelta".split()
 
 _SLOT = re.compile(r"«([a-zA-Z]+)(\.\w+)?»")
@@ -148,13 +150,17 @@ _SLOTS: dict[str, Callable[[Writer], str]] = {
     "CONST": lambda w: f"{w.rng.choice(_ADJECTIVES)}_{w.rng.choice(_NOUNS)}".upper(),
     "var": lambda w: w.rng.choice([w.rng.choice(_NOUNS), f"{w.rng.choice(_ADJECTIVES)}_{w.rng.choice(_NOUNS)}"]),
     "cvar": lambda w: w.rng.choice([w.rng.choice(_NOUNS), _camel(w.rng.choice(_ADJECTIVES), w.rng.choice(_NOUNS))]),
-    "fn": lambda w: f"{w.rng.choice(_VERBS)}_{w.rng.choice(['', w.rng.choice(_ADJECTIVES) + '_'])}{w.rng.choice(_NOUNS)}",
+    "fn": lambda w: (
+        f"{w.rng.choice(_VERBS)}_{w.rng.choice(['', w.rng.choice(_ADJECTIVES) + '_'])}{w.rng.choice(_NOUNS)}"
+    ),
     "cfn": lambda w: _camel(w.rng.choice(_VERBS), w.rng.choice(_NOUNS)),
     "Fn": lambda w: _pascal(w.rng.choice(_VERBS), w.rng.choice(_NOUNS)),
     "Type": lambda w: _pascal(w.rng.choice(_ADJECTIVES), w.rng.choice(_NOUNS)),
     "Noun": lambda w: w.rng.choice(_NOUNS).capitalize(),
     "type": lambda w: w.rng.choice(_WORDS_TYPES),
-    "int": lambda w: str(w.rng.choice([w.rng.randrange(2, 20), w.rng.randrange(20, 1000), 1 << w.rng.randrange(3, 17)])),
+    "int": lambda w: str(
+        w.rng.choice([w.rng.randrange(2, 20), w.rng.randrange(20, 1000), 1 << w.rng.randrange(3, 17)])
+    ),
     "small": lambda w: str(w.rng.randrange(1, 10)),
     "big": lambda w: str(w.rng.randrange(10_000, 999_999)),
     "lineno": lambda w: str(w.rng.randrange(3, 900)),
@@ -247,19 +253,19 @@ _LANGUAGES: dict[str, _Language] = {
         ),
         (
             "«var.2» = «fn»(«var.1», limit=«CONST»)",
-            "if not «var.1»:\n    raise ValueError(f\"no «noun» for {«var.1»!r}\")",
+            'if not «var.1»:\n    raise ValueError(f"no «noun» for {«var.1»!r}")',
             "for «noun.4» in «var.1».«nouns»:\n«body»",
             "# «phrase»",
             "«var.3» = [x for x in «var.1» if x.«noun» is not None and x.«noun» >= «int»]",
-            "try:\n    «var.2» = await «noun».«verb»(«var.1», timeout=«float»)\nexcept (TimeoutError, «Type») as exc:\n    logger.warning(\"«verb» failed for %s: %s\", «var.1», exc)\n    return None",
+            'try:\n    «var.2» = await «noun».«verb»(«var.1», timeout=«float»)\nexcept (TimeoutError, «Type») as exc:\n    logger.warning("«verb» failed for %s: %s", «var.1», exc)\n    return None',
             "with self._lock:\n    self._«noun»[«var.1»] = «var.2»",
-            "logger.info(\"«adj» «noun» %s after %.1f ms\", «var.1», («noun».now() - started) * 1e3)",
+            'logger.info("«adj» «noun» %s after %.1f ms", «var.1», («noun».now() - started) * 1e3)',
             "assert «var.2» is not None  # «phrase»",
             "«var.3», «noun.5» = divmod(len(«var.1»), «int»)",
-            "self._stats[\"«noun».«noun»\"] += «small»",
-            "if «var.2» in self._«noun» and «var.1»[\"«noun»\"] != \"«adj»\":\n«body»",
-            "return {\"id\": «var.1».id, \"«noun»\": «var.2», \"at\": datetime.utcnow().isoformat()}",
-            "«var.2» = \",\".join(sorted(str(v) for v in «var.1».values()))",
+            'self._stats["«noun».«noun»"] += «small»',
+            'if «var.2» in self._«noun» and «var.1»["«noun»"] != "«adj»":\n«body»',
+            'return {"id": «var.1».id, "«noun»": «var.2», "at": datetime.utcnow().isoformat()}',
+            '«var.2» = ",".join(sorted(str(v) for v in «var.1».values()))',
             "await asyncio.gather(*(self.«fn»(«noun.4») for «noun.4» in «var.1»))",
             "deadline = datetime.utcnow() + timedelta(seconds=«int»)",
             "while «var.2» < «int» and not self._closed:\n    «var.2» += «small»",
@@ -271,11 +277,11 @@ _LANGUAGES: dict[str, _Language] = {
         'import { «Fn», type «Type» } from "../«mod»/«noun»";\nimport { «cfn», «cfn» } from "@«noun»/«mod»";\nimport { useEffect, useMemo, useState } from "react";\n\n'
         "// «phrase»\nexport const «CONST» = «int»;\n",
         (
-            "export interface «Type» {\n  id: string;\n  «cvar.1»: number;\n  «cvar.2»?: readonly string[];\n  status: \"«adj»\" | \"«adj»\" | \"«adj»\";\n  «cvar.3»: Record<string, «Type» | null>;\n}\n",
+            'export interface «Type» {\n  id: string;\n  «cvar.1»: number;\n  «cvar.2»?: readonly string[];\n  status: "«adj»" | "«adj»" | "«adj»";\n  «cvar.3»: Record<string, «Type» | null>;\n}\n',
             "/**\n * «para»\n *\n * @throws «Type»Error when «phrase»\n */\nexport async function «cfn»(«cvar.1»: «Type», options: { «cvar.2»?: number } = {}): Promise<«Type»[]> {\n«body»\n  return «cvar.1».«nouns» ?? [];\n}\n",
             "export function «Type»View({ «cvar.1», on«Fn» }: Props) {\n  const [«cvar.2», set«Noun»] = useState<string | null>(null);\n"
             "  useEffect(() => {\n    const handle = setInterval(() => on«Fn»(«cvar.1».id), «int»);\n    return () => clearInterval(handle);\n  }, [«cvar.1».id]);\n\n"
-            "  return (\n    <section className=\"«noun»-«noun»\" data-testid=\"«noun»\">\n      <h2>{t(\"«mod».«noun».title\")}</h2>\n      {«cvar.1».items.map((item) => (\n        <«Noun»Row key={item.id} value={item.«cvar.2»} onClick={() => set«Noun»(item.id)} />\n      ))}\n    </section>\n  );\n}\n",
+            '  return (\n    <section className="«noun»-«noun»" data-testid="«noun»">\n      <h2>{t("«mod».«noun».title")}</h2>\n      {«cvar.1».items.map((item) => (\n        <«Noun»Row key={item.id} value={item.«cvar.2»} onClick={() => set«Noun»(item.id)} />\n      ))}\n    </section>\n  );\n}\n',
             'describe("«cfn»", () => {\n  it("keeps the «adj» «noun» when the «noun» is «adj»", async () => {\n    const «cvar.1» = await «cfn»({ id: "«hexS»", «cvar.2»: «int» });\n    expect(«cvar.1»).toMatchObject({ «cvar.2»: «int», status: "«adj»" });\n  });\n});\n',
         ),
         (
@@ -285,10 +291,10 @@ _LANGUAGES: dict[str, _Language] = {
             "// «phrase»",
             "const «cvar.3» = «cvar.1».filter((x) => !x.«noun»).map((x) => ({ ...x, «cvar.2»: x.«noun» * «float» }));",
             "throw new «Type»Error(`cannot «verb» ${«cvar.1».id}: «phrase»`);",
-            "this.logger.debug({ «cvar.1», took: performance.now() - t0 }, \"«verb» «noun»\");",
+            'this.logger.debug({ «cvar.1», took: performance.now() - t0 }, "«verb» «noun»");',
             "return «cvar.2»?.«noun» ?? null;",
-            "«cvar.1».on(\"«noun»\", (event: «Type») => this.«cfn»(event.detail, «int»));",
-            "let «cvar.2» = /^[a-z]+-(\\d{1,«small»})$/u.exec(«cvar.1».name)?.[1] ?? \"\";",
+            '«cvar.1».on("«noun»", (event: «Type») => this.«cfn»(event.detail, «int»));',
+            'let «cvar.2» = /^[a-z]+-(\\d{1,«small»})$/u.exec(«cvar.1».name)?.[1] ?? "";',
             "await Promise.all(«cvar.1».map((n) => «cfn»(n, signal)));",
         ),
     ),
@@ -298,18 +304,18 @@ _LANGUAGES: dict[str, _Language] = {
         'package «mod»\n\nimport (\n\t"context"\n\t"errors"\n\t"fmt"\n\t"sync"\n\t"time"\n\n\t"example.org/harbour/internal/«mod»"\n)\n\n// Err«Type» means that «phrase».\nvar Err«Type» = errors.New("«mod»: «adj» «noun»")\n',
         (
             "// «Fn.1» reports whether «phrase».\n//\n// «para»\nfunc (s *«Type») «Fn.1»(ctx context.Context, «cvar.1» string, «cvar.2» int) (*«Type», error) {\n«body»\n\treturn nil, nil\n}\n",
-            "type «Type» struct {\n\tmu       sync.Mutex\n\t«Fn»   map[string]*«Type» // «phrase»\n\t«Fn»  time.Duration `json:\"«noun»_«noun»,omitempty\"`\n\t«Noun»  []byte\n}\n",
-            "func Test«Fn»(t *testing.T) {\n\tt.Parallel()\n\tfor name, tc := range map[string]struct{ in string; want int }{\n\t\t\"«adj» «noun»\": {in: \"«noun»-«int»\", want: «int»},\n\t\t\"«adj»\": {in: \"\", want: 0},\n\t} {\n"
-            "\t\tt.Run(name, func(t *testing.T) {\n\t\t\tif got := «cfn»(tc.in); got != tc.want {\n\t\t\t\tt.Fatalf(\"«cfn»(%q) = %d, want %d\", tc.in, got, tc.want)\n\t\t\t}\n\t\t})\n\t}\n}\n",
+            'type «Type» struct {\n\tmu       sync.Mutex\n\t«Fn»   map[string]*«Type» // «phrase»\n\t«Fn»  time.Duration `json:"«noun»_«noun»,omitempty"`\n\t«Noun»  []byte\n}\n',
+            'func Test«Fn»(t *testing.T) {\n\tt.Parallel()\n\tfor name, tc := range map[string]struct{ in string; want int }{\n\t\t"«adj» «noun»": {in: "«noun»-«int»", want: «int»},\n\t\t"«adj»": {in: "", want: 0},\n\t} {\n'
+            '\t\tt.Run(name, func(t *testing.T) {\n\t\t\tif got := «cfn»(tc.in); got != tc.want {\n\t\t\t\tt.Fatalf("«cfn»(%q) = %d, want %d", tc.in, got, tc.want)\n\t\t\t}\n\t\t})\n\t}\n}\n',
         ),
         (
-            "if err := s.«cfn»(ctx, «cvar.1»); err != nil {\n\treturn nil, fmt.Errorf(\"«verb» «noun» %q: %w\", «cvar.1», err)\n}",
+            'if err := s.«cfn»(ctx, «cvar.1»); err != nil {\n\treturn nil, fmt.Errorf("«verb» «noun» %q: %w", «cvar.1», err)\n}',
             "«cvar.2», ok := s.«nouns»[«cvar.1»]\nif !ok {\n\treturn nil, Err«Type»\n}",
             "// «phrase»",
             "s.mu.Lock()\ndefer s.mu.Unlock()",
             "for i, «noun.4» := range «cvar.2».«Noun»s {\n«body»\n}",
             "select {\ncase <-ctx.Done():\n\treturn nil, ctx.Err()\ncase «cvar.2» <- «noun»:\ndefault:\n\ts.dropped.Add(«small»)\n}",
-            "log.Printf(\"«mod»: %s took %v (attempt %d)\", «cvar.1», time.Since(start), «cvar.2»)",
+            'log.Printf("«mod»: %s took %v (attempt %d)", «cvar.1», time.Since(start), «cvar.2»)',
             "go func() { defer wg.Done(); s.«cfn»(ctx, «int»*time.Millisecond) }()",
             "buf = append(buf, «cvar.1»[:min(len(«cvar.1»), «int»)]...)",
         ),
@@ -321,24 +327,24 @@ _LANGUAGES: dict[str, _Language] = {
         (
             "/// «Noun» of one «noun»; «phrase».\n#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]\npub struct «Type» {\n    pub «noun.1»: u64,\n    «noun.2»: Option<Arc<str>>,\n    #[serde(default)]\n    «noun.3»: BTreeMap<String, Vec<u8>>,\n}\n",
             "impl «Type» {\n    /// «para»\n    ///\n    /// # Errors\n    ///\n    /// Fails when «phrase».\n    pub async fn «fn»(&mut self, «noun.1»: &str, «noun.2»: usize) -> Result<Option<«Type»>> {\n«body2»\n        Ok(None)\n    }\n}\n",
-            "#[cfg(test)]\nmod tests {\n    use super::*;\n\n    #[tokio::test]\n    async fn «fn»_is_«adj»() {\n        let mut «noun.1» = «Type»::new(«int»);\n        assert_eq!(«noun.1».«fn»(\"«noun»\", «int»).await.unwrap(), None);\n    }\n}\n",
+            '#[cfg(test)]\nmod tests {\n    use super::*;\n\n    #[tokio::test]\n    async fn «fn»_is_«adj»() {\n        let mut «noun.1» = «Type»::new(«int»);\n        assert_eq!(«noun.1».«fn»("«noun»", «int»).await.unwrap(), None);\n    }\n}\n',
         ),
         (
-            "let «noun.4» = self.«noun».get(«noun.1»).with_context(|| format!(\"no «noun» {«noun.1»}\"))?;",
-            "if «noun.2» > «CONST» {\n    bail!(\"«adj» «noun»: {} > {}\", «noun.2», «CONST»);\n}",
+            'let «noun.4» = self.«noun».get(«noun.1»).with_context(|| format!("no «noun» {«noun.1»}"))?;',
+            'if «noun.2» > «CONST» {\n    bail!("«adj» «noun»: {} > {}", «noun.2», «CONST»);\n}',
             "// «phrase»",
             "for (key, value) in &self.«noun» {\n«body»\n}",
-            "match «noun.4».«verb»() {\n    Ok(n) if n == 0 => return Ok(None),\n    Ok(n) => self.«noun» += n as u64,\n    Err(e) => tracing::warn!(error = %e, \"«verb» failed\"),\n}",
+            'match «noun.4».«verb»() {\n    Ok(n) if n == 0 => return Ok(None),\n    Ok(n) => self.«noun» += n as u64,\n    Err(e) => tracing::warn!(error = %e, "«verb» failed"),\n}',
             "self.tx.send(«Type»::«Fn» { id: «noun.1».into(), at: Instant::now() }).await?;",
             "let mut guard = self.«noun».write().await;\nguard.entry(«noun.1».to_owned()).or_default().push(«noun.2» as u8);",
             "let «noun.5»: Vec<_> = «noun.1».split('/').filter(|s| !s.is_empty()).take(«small»).collect();",
-            "debug_assert!(«noun.2».is_power_of_two(), \"«phrase»\");",
+            'debug_assert!(«noun.2».is_power_of_two(), "«phrase»");',
         ),
     ),
     "c": _Language(
         "c",
         "\t",
-        "/* «Noun» ring of the «mod» daemon: «phrase». */\n#include <errno.h>\n#include <stdint.h>\n#include <string.h>\n\n#include \"«noun»_«noun».h\"\n\n#define «CONST» «int»u\n",
+        '/* «Noun» ring of the «mod» daemon: «phrase». */\n#include <errno.h>\n#include <stdint.h>\n#include <string.h>\n\n#include "«noun»_«noun».h"\n\n#define «CONST» «int»u\n',
         (
             "/*\n * «para»\n */\nstatic int «fn»(struct «noun.1»_«noun.2» *«noun.1», const uint8_t *buf, size_t len)\n{\n«body»\n\treturn 0;\n}\n",
             "struct «noun.1»_«noun.2» {\n\tuint32_t «noun»;\t/* «phrase» */\n\tuint16_t «noun»[«int»];\n\tstruct «noun» *next, **prev;\n\tvoid (*«verb»)(void *ctx, int status);\n};\n",
@@ -350,7 +356,7 @@ _LANGUAGES: dict[str, _Language] = {
             "/* «phrase» */",
             "rc = «fn»(«noun.1», &«noun.1»->«noun», «int»);\nif (rc < 0)\n\tgoto out_«verb»;",
             "«noun.1»->flags |= 1u << «small»;",
-            "pr_debug(\"%s: «adj» «noun» %zu\\n\", __func__, len);",
+            'pr_debug("%s: «adj» «noun» %zu\\n", __func__, len);',
         ),
     ),
     "sql": _Language(
@@ -368,11 +374,11 @@ _LANGUAGES: dict[str, _Language] = {
     "yaml": _Language(
         "yaml",
         "  ",
-        "# «phrase»\nversion: \"«small».«small»\"\n",
+        '# «phrase»\nversion: "«small».«small»"\n',
         (
-            "«noun.1»-«noun.2»:\n  image: registry.example.org/harbour/«mod»:«hexS»\n  replicas: «small»\n  env:\n    - name: «CONST»\n      value: \"«int»\"\n    - {name: «CONST», valueFrom: {secretKeyRef: {name: «noun»-«noun», key: «noun»}}}\n  resources:\n    limits: {cpu: \"«small»\", memory: «int»Mi}\n  command: [\"/bin/«mod»\", \"--«noun»=«int»\", \"--«adj»-«noun»\"]\n",
+            '«noun.1»-«noun.2»:\n  image: registry.example.org/harbour/«mod»:«hexS»\n  replicas: «small»\n  env:\n    - name: «CONST»\n      value: "«int»"\n    - {name: «CONST», valueFrom: {secretKeyRef: {name: «noun»-«noun», key: «noun»}}}\n  resources:\n    limits: {cpu: "«small»", memory: «int»Mi}\n  command: ["/bin/«mod»", "--«noun»=«int»", "--«adj»-«noun»"]\n',
             "- name: «verb» the «adj» «noun»\n  if: github.event_name != '«noun»' && matrix.«noun» == '«adj»'\n  timeout-minutes: «small»\n  run: |\n    set -euo pipefail\n    make «verb»-«noun» JOBS=\"$(nproc)\"\n    ./tools/«verb»_«noun».sh --out \"build/«noun».json\"\n",
-            "alert: «Type»\nexpr: histogram_quantile(0.99, sum by (le, «noun») (rate(«mod»_«noun»_seconds_bucket[«small»m]))) > «float»\nfor: «int»m\nannotations:\n  summary: \"{{ $labels.«noun» }} is «adj»: «phrase»\"\n",
+            'alert: «Type»\nexpr: histogram_quantile(0.99, sum by (le, «noun») (rate(«mod»_«noun»_seconds_bucket[«small»m]))) > «float»\nfor: «int»m\nannotations:\n  summary: "{{ $labels.«noun» }} is «adj»: «phrase»"\n',
         ),
         (),
     ),
@@ -382,19 +388,17 @@ _LANGUAGES: dict[str, _Language] = {
         "#!/usr/bin/env bash\n# «phrase»\nset -euo pipefail\nIFS=$'\\n\\t'\n\n«CONST»=${«CONST»:-«int»}\n",
         (
             "«fn»() {\n  local «noun.1»=$1 «noun.2»=${2:-«int»}\n«body»\n}\n",
-            "case \"${1:-}\" in\n  «verb») shift; «fn» \"$@\" ;;\n  «verb»|«verb») «fn» \"$«CONST»\" ;;\n  *) echo \"usage: $0 {«verb»|«verb»} [«noun»]\" >&2; exit 2 ;;\nesac\n",
+            'case "${1:-}" in\n  «verb») shift; «fn» "$@" ;;\n  «verb»|«verb») «fn» "$«CONST»" ;;\n  *) echo "usage: $0 {«verb»|«verb»} [«noun»]" >&2; exit 2 ;;\nesac\n',
         ),
         (
-            "if [[ ! -f \"$«noun.1»\" ]]; then\n  echo \"«noun» $«noun.1» is «adj»\" >&2\n  return 1\nfi",
-            "curl -fsS --retry «small» -H \"X-«Noun»: $«noun.2»\" \"https://«host».example.org/v1/«nouns»/$«noun.1»\" | jq -r '.«nouns»[] | select(.«noun» > «int») | .id'",
+            'if [[ ! -f "$«noun.1»" ]]; then\n  echo "«noun» $«noun.1» is «adj»" >&2\n  return 1\nfi',
+            'curl -fsS --retry «small» -H "X-«Noun»: $«noun.2»" "https://«host».example.org/v1/«nouns»/$«noun.1»" | jq -r \'.«nouns»[] | select(.«noun» > «int») | .id\'',
             "find \"$«noun.1»\" -name '*.«noun»' -mtime +«small» -print0 | xargs -0 -r -n «int» rm -f --",
             "# «phrase»",
-            "awk -F'\\t' -v n=\"$«noun.2»\" '$3 > n { s += $4 } END { printf \"%.2f\\n\", s }' \"$«noun.1»\"",
+            'awk -F\'\\t\' -v n="$«noun.2»" \'$3 > n { s += $4 } END { printf "%.2f\\n", s }\' "$«noun.1»"',
         ),
     ),
 }
-
-
 
 
 def _source(w: Writer, language: str, size: int) -> str:
@@ -463,7 +467,7 @@ def _diff(w: Writer, size: int) -> str:
 _LOG_LINES = (
     "«logstamp» INFO  [«mod».«noun»] «verb» «adj» «noun» id=«noun»-«hexS» «noun»=«int» took=«float»ms",
     "«logstamp» DEBUG [«mod».«noun»] «phrase» (trace «hexS»)",
-    "level=info component=«mod» caller=«noun»/«noun».go:«lineno» msg=\"«phrase»\" «noun»=«adj» «noun»=«var»",
+    'level=info component=«mod» caller=«noun»/«noun».go:«lineno» msg="«phrase»" «noun»=«adj» «noun»=«var»',
     "[«mod»] «phrase»; «verb» «adj» «noun» on «host»",
     "«logstamp» WARN  [«mod».«noun»] «adj» «noun» on «host»: retry «small»/«int» in «int» ms",
     '«ip» - - [«stamp»] "GET /v2/«nouns»/«uuid»?«noun»=«adj»&limit=«int» HTTP/1.1" 200 «big» "-" "harbour-cli/«small».«small»"',
@@ -471,7 +475,7 @@ _LOG_LINES = (
     '{"ts":"«microstamp»","level":"error","svc":"«mod»","msg":"«adj» «noun»","err":{"code":"E_«CONST»","«noun»":null}}',
     "«microstamp» «host» kernel: [«big».«int»] «noun»0: link «adj», «int» Mbps, «noun» 0x«hexS»",
     "«logstamp» ERROR [«mod».«noun»] could not «verb» «noun» for «city» («person»): «phrase»",
-    "I0314 09:26:53.58«small»«small»«small»«small»   1 «noun»_«noun».go:«lineno»] «verb» «noun» \"«mod»/«noun»-«hexS»\" «noun»=«int»",
+    'I0314 09:26:53.58«small»«small»«small»«small»   1 «noun»_«noun».go:«lineno»] «verb» «noun» "«mod»/«noun»-«hexS»" «noun»=«int»',
 )
 _TRACE_FRAMES = {
     "python": (
@@ -575,13 +579,37 @@ _GREP_LINES = (
 def _tests(w: Writer, size: int) -> str:
     style = w.rng.randrange(3)
     if style == 0:
-        head = w.fill("============ test session starts ============\nplatform linux -- Python 3.12.4\nrootdir: /srv/harbour\ncollected «int» items\n\n")
-        body = _rows(w, size * 2 // 3, "tests/«mod»/test_«noun».py::test_«fn»_«adj» PASSED  [ «small»«small»%]", "tests/«mod»/test_«noun».py::test_«fn»[«noun»-«int»] FAILED [ «small»%]")
-        tail = _rows(w, size // 3, "E   assert «int» == «int»\nE    +  where «int» = <«Type» object at 0x7f«hexS»>.«noun»\n\ntests/«mod»/test_«noun».py:«lineno»: AssertionError")
+        head = w.fill(
+            "============ test session starts ============\nplatform linux -- Python 3.12.4\nrootdir: /srv/harbour\ncollected «int» items\n\n"
+        )
+        body = _rows(
+            w,
+            size * 2 // 3,
+            "tests/«mod»/test_«noun».py::test_«fn»_«adj» PASSED  [ «small»«small»%]",
+            "tests/«mod»/test_«noun».py::test_«fn»[«noun»-«int»] FAILED [ «small»%]",
+        )
+        tail = _rows(
+            w,
+            size // 3,
+            "E   assert «int» == «int»\nE    +  where «int» = <«Type» object at 0x7f«hexS»>.«noun»\n\ntests/«mod»/test_«noun».py:«lineno»: AssertionError",
+        )
         return f"{head}{body}\n\n{'_' * 20} {w.fill('test_«fn»')} {'_' * 20}\n\n{tail}\n{w.fill('=== «small» failed, «int» passed, «small» skipped in «float»s ===')}"
     if style == 1:
-        return _rows(w, size, "=== RUN   Test«Fn»/«adj»_«noun»\n--- PASS: Test«Fn»/«adj»_«noun» (0.«small»«small»s)", "    «noun»_test.go:«lineno»: «phrase»", "ok  \texample.org/harbour/internal/«mod»\t«float»s")
-    return _rows(w, size, "  ✓ «verb» the «adj» «noun» («int» ms)", "  ✕ «phrase»", "\n PASS  packages/«mod»/src/«noun».test.ts", "    Expected: «int»\n    Received: undefined\n")
+        return _rows(
+            w,
+            size,
+            "=== RUN   Test«Fn»/«adj»_«noun»\n--- PASS: Test«Fn»/«adj»_«noun» (0.«small»«small»s)",
+            "    «noun»_test.go:«lineno»: «phrase»",
+            "ok  \texample.org/harbour/internal/«mod»\t«float»s",
+        )
+    return _rows(
+        w,
+        size,
+        "  ✓ «verb» the «adj» «noun» («int» ms)",
+        "  ✕ «phrase»",
+        "\n PASS  packages/«mod»/src/«noun».test.ts",
+        "    Expected: «int»\n    Received: undefined\n",
+    )
 
 
 def _json_value(w: Writer, depth: int) -> object:
@@ -590,8 +618,15 @@ def _json_value(w: Writer, depth: int) -> object:
         return {w.fill("«noun»"): _json_value(w, depth - 1) for _ in range(w.rng.randint(2, 5))}
     if depth > 0 and roll < 0.32:
         return [_json_value(w, depth - 1) for _ in range(w.rng.randint(1, 4))]
-    template = w.rng.choice(("«phrase»", "«phrase»", "«stamp»", "«city»", "«adj»", "«noun»_«noun»", "«path»", "«person»", "«foreign»"))
-    scalars: tuple[object, ...] = (w.rng.randrange(100_000), round(w.rng.uniform(-90, 180), 2), w.rng.random() < 0.5, None)
+    template = w.rng.choice(
+        ("«phrase»", "«phrase»", "«stamp»", "«city»", "«adj»", "«noun»_«noun»", "«path»", "«person»", "«foreign»")
+    )
+    scalars: tuple[object, ...] = (
+        w.rng.randrange(100_000),
+        round(w.rng.uniform(-90, 180), 2),
+        w.rng.random() < 0.5,
+        None,
+    )
     return w.fill(template) if roll < 0.75 else w.rng.choice(scalars)
 
 
@@ -623,15 +658,27 @@ def _blobs(w: Writer, size: int) -> str:
     if style == 2:
         rows = (w.rng.randbytes(16).hex(" ") for _ in range(size // 70 + 1))
         return "\n".join(f"{16 * n:08x}  {row}" for n, row in enumerate(rows))
-    return w.fill("!function(e,t){\"use strict\";") + _rows(w, size, "var «noun»=e.«noun»,«hexS»=t(«int»);e.«cfn»=function(n){return n&&n.«noun»?«small»:t.«cvar»(n,«int»)}").replace("\n", ";") + "}(window,require);"
+    return (
+        w.fill('!function(e,t){"use strict";')
+        + _rows(
+            w,
+            size,
+            "var «noun»=e.«noun»,«hexS»=t(«int»);e.«cfn»=function(n){return n&&n.«noun»?«small»:t.«cvar»(n,«int»)}",
+        ).replace("\n", ";")
+        + "}(window,require);"
+    )
 
 
 def _crlf(w: Writer, size: int) -> str:
     if w.rng.random() < 0.5:
-        head = w.fill("HTTP/1.1 200 OK\nDate: «stamp»\nContent-Type: text/csv; charset=utf-8\nETag: \"«hexM»\"\nX-Request-Id: «uuid»\n\n")
+        head = w.fill(
+            'HTTP/1.1 200 OK\nDate: «stamp»\nContent-Type: text/csv; charset=utf-8\nETag: "«hexM»"\nX-Request-Id: «uuid»\n\n'
+        )
         text = head + w.fill("id,city,«noun»,«noun»,note\n") + _rows(w, size, '«big»,«city»,«float»,«adj»,"«phrase»"')
     else:
-        text = _rows(w, size, "[«mod».«noun»]\n«noun» = «int»\n«noun»_path = C:\\Harbour\\«mod»\\«noun».ini\n; «phrase»\n")
+        text = _rows(
+            w, size, "[«mod».«noun»]\n«noun» = «int»\n«noun»_path = C:\\Harbour\\«mod»\\«noun».ini\n; «phrase»\n"
+        )
     return text.replace("\n", "\r\n")
 
 
@@ -762,9 +809,22 @@ def material(w: Writer, size: int) -> tuple[str, str]:
 
 
 _COMMANDS: dict[Callable[[Writer, int], str], tuple[str, ...]] = {
-    _log: ("journalctl -u «mod» --since '«int» min ago' --no-pager", "tail -n «int» /var/log/harbour/«mod».log", "docker logs --tail «int» «mod»-«noun»"),
-    _trace: ("python -m «mod».«noun» --«noun»=«int»", "node dist/«mod»/«noun».js", "go test ./internal/«mod»/... -run Test«Fn»"),
-    _table: ("ls -la services/«mod»", "kubectl get pods -n «mod»", "psql -c 'select * from «nouns» limit «int»'", "git log --oneline -n «int»"),
+    _log: (
+        "journalctl -u «mod» --since '«int» min ago' --no-pager",
+        "tail -n «int» /var/log/harbour/«mod».log",
+        "docker logs --tail «int» «mod»-«noun»",
+    ),
+    _trace: (
+        "python -m «mod».«noun» --«noun»=«int»",
+        "node dist/«mod»/«noun».js",
+        "go test ./internal/«mod»/... -run Test«Fn»",
+    ),
+    _table: (
+        "ls -la services/«mod»",
+        "kubectl get pods -n «mod»",
+        "psql -c 'select * from «nouns» limit «int»'",
+        "git log --oneline -n «int»",
+    ),
     _tests: ("pytest -q tests/«mod» -x --tb=short", "go test -v ./internal/«mod»/", "npx vitest run packages/«mod»"),
     _json: ("curl -s https://«host».example.org/v2/«nouns»?«noun»=«adj» | jq .", "cat fixtures/«noun»_«noun».json"),
     _blobs: ("sha256sum build/*", "xxd -l «int» build/«noun».bin", "cat certs/«noun».pem", "cat dist/«noun».min.js"),
@@ -775,7 +835,9 @@ _COMMANDS: dict[Callable[[Writer, int], str], tuple[str, ...]] = {
 
 
 def tool_use(w: Writer, size: int) -> tuple[ToolCall, Message]:
-    kind = w.rng.choices(("read", "run", "edit", "search", "locale", "mail", "document"), (46, 17, 9, 5, 1.5, 1.5, 20))[0]
+    kind = w.rng.choices(("read", "run", "edit", "search", "locale", "mail", "document"), (46, 17, 9, 5, 1.5, 1.5, 20))[
+        0
+    ]
     arguments: dict[str, object]
     if kind == "read":
         language = w.rng.choices(tuple(_LANGUAGES), (46, 20, 9, 20, 2, 2, 1.5, 1.5))[0]
@@ -786,15 +848,24 @@ def tool_use(w: Writer, size: int) -> tuple[ToolCall, Message]:
             result = "\n".join(f"{n:>5}\t{line}" for n, line in enumerate(result.split("\n"), 1))[:size]
     elif kind == "run":
         command, result = material(w, size)
-        name, arguments = "run_command", {"command": command, "workdir": "/srv/harbour", "timeout_s": w.rng.choice((30, 60, 600))}
+        name, arguments = (
+            "run_command",
+            {"command": command, "workdir": "/srv/harbour", "timeout_s": w.rng.choice((30, 60, 600))},
+        )
         result += w.fill("\n[exit «small» after «float» s]") if w.rng.random() < 0.4 else ""
     elif kind == "edit":
         language = w.rng.choice(("python", "typescript", "go", "rust"))
         old, new = (w.fill(_expand(w, _LANGUAGES[language], "«body»", 0), {}) for _ in range(2))
         name, arguments = "edit_file", {"path": _path(w), "old": old[: size // 3], "new": new[: size // 3]}
-        result = w.fill("ok: 1 replacement in «path», «small» lines changed\n\n") + _diff(w, size // 4)[: max(100, size // 3)]
+        result = (
+            w.fill("ok: 1 replacement in «path», «small» lines changed\n\n")
+            + _diff(w, size // 4)[: max(100, size // 3)]
+        )
     elif kind == "search":
-        name, arguments = "search", {"pattern": w.fill("«fn»|«Type»"), "glob": "**/*", "max_results": w.rng.choice((20, 50))}
+        name, arguments = (
+            "search",
+            {"pattern": w.fill("«fn»|«Type»"), "glob": "**/*", "max_results": w.rng.choice((20, 50))},
+        )
         result = _grep(w, size)
     elif kind == "locale":
         name, arguments = "read_file", {"path": w.fill("packages/«mod»/locales/all.json")}
@@ -907,16 +978,44 @@ _RULES = (
     "Explain in plain sentences what changed and why; skip the ceremony.",
 )
 _TOOLS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("read_file", "Read a text file of the workspace, with line numbers.", {"path": "string", "start": "integer", "limit": "integer"}),
-    ("edit_file", "Replace one exact occurrence of a text in a file.", {"path": "string", "old": "string", "new": "string", "expect": "integer"}),
+    (
+        "read_file",
+        "Read a text file of the workspace, with line numbers.",
+        {"path": "string", "start": "integer", "limit": "integer"},
+    ),
+    (
+        "edit_file",
+        "Replace one exact occurrence of a text in a file.",
+        {"path": "string", "old": "string", "new": "string", "expect": "integer"},
+    ),
     ("write_file", "Create a file or replace its whole content.", {"path": "string", "content": "string"}),
-    ("run_command", "Run a shell command in the workspace and return its output and exit status.", {"command": "string", "workdir": "string", "timeout_s": "integer", "env": "object"}),
-    ("search", "Find a regular expression in the workspace's files.", {"pattern": "string", "glob": "string", "max_results": "integer"}),
+    (
+        "run_command",
+        "Run a shell command in the workspace and return its output and exit status.",
+        {"command": "string", "workdir": "string", "timeout_s": "integer", "env": "object"},
+    ),
+    (
+        "search",
+        "Find a regular expression in the workspace's files.",
+        {"pattern": "string", "glob": "string", "max_results": "integer"},
+    ),
     ("list_directory", "List a directory, directories first.", {"path": "string", "depth": "integer"}),
-    ("apply_patch", "Apply a unified diff; nothing is changed if a hunk does not fit.", {"patch": "string", "dry_run": "boolean"}),
+    (
+        "apply_patch",
+        "Apply a unified diff; nothing is changed if a hunk does not fit.",
+        {"patch": "string", "dry_run": "boolean"},
+    ),
     ("fetch_ticket", "Read a support ticket with its thread.", {"id": "string", "include": "array"}),
-    ("query_database", "Run a read-only statement on the staging replica.", {"sql": "string", "parameters": "array", "limit": "integer"}),
-    ("http_request", "Send an HTTP request to a staging host.", {"method": "string", "url": "string", "headers": "object", "body": "string"}),
+    (
+        "query_database",
+        "Run a read-only statement on the staging replica.",
+        {"sql": "string", "parameters": "array", "limit": "integer"},
+    ),
+    (
+        "http_request",
+        "Send an HTTP request to a staging host.",
+        {"method": "string", "url": "string", "headers": "object", "body": "string"},
+    ),
     ("note", "Keep a note for later in this session.", {"text": "string", "tags": "array"}),
 )
 
@@ -930,7 +1029,9 @@ def system_prompt(w: Writer) -> str:
                 "description": description,
                 "parameters": {
                     "type": "object",
-                    "properties": {key: {"type": kind, "description": w.fill("«phrase»")} for key, kind in fields.items()},
+                    "properties": {
+                        key: {"type": kind, "description": w.fill("«phrase»")} for key, kind in fields.items()
+                    },
                     "required": list(fields)[:1],
                     "additionalProperties": False,
                 },

@@ -15,13 +15,13 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders
 
-from ..admission.freeze import freeze
-from ..admission.frozen import Frozen
-from ..admission.sections import sections_of
-from ..errors import FreezeError
-from ..identity import normalized_forms
-from ..reference import Reference
-from ..tokenizer import DeltaTokenizer
+from ...admission.freeze import freeze
+from ...admission.frozen import Frozen
+from ...admission.sections import sections_of
+from ...errors import FreezeError
+from ...identity import normalized_forms
+from ...reference import Reference
+from ...tokenizer import DeltaTokenizer
 from .cases import Call
 from .outside import Strings, calls_of, compare, compare_unicode, guard_edges
 from .subjects import locate
@@ -70,9 +70,7 @@ def _add(live: Tokenizer, tokens: Iterable[str | AddedToken], special: bool) -> 
     return live
 
 
-def _one_by_one(
-    live: Tokenizer, contents: Iterable[str], rng: random.Random, *, normalized: float
-) -> Tokenizer:
+def _one_by_one(live: Tokenizer, contents: Iterable[str], rng: random.Random, *, normalized: float) -> Tokenizer:
     """Each content in a call of its own, special or not at random. normalized: how likely it is a normalized token."""
     for content in contents:
         _add(live, [AddedToken(content, normalized=rng.random() < normalized)], rng.random() < 0.5)

@@ -37,12 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, pre_tokenizers
 
-from .admission.frozen import Frozen
-from .admission.sections import patterns_of
-from .admission.transitions import letter_bits, pre_tokenizer_from
-from .characters import UNKNOWN, NfcStability, PatternProbe
-from .identity import bytes_of
-from .reference import Reference
+from ...admission.frozen import Frozen
+from ...admission.sections import patterns_of
+from ...admission.transitions import letter_bits, pre_tokenizer_from
+from ...characters import UNKNOWN, NfcStability, PatternProbe
+from ...identity import bytes_of
+from ...reference import Reference
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -72,9 +72,7 @@ class Prediction:
 
 
 @lru_cache(maxsize=8)
-def _classes(
-    tests: tuple[str, ...], signatures: tuple[int, ...], blocks: tuple[int, ...]
-) -> NDArray[np.uint8]:
+def _classes(tests: tuple[str, ...], signatures: tuple[int, ...], blocks: tuple[int, ...]) -> NDArray[np.uint8]:
     """The class of every code point in these blocks by the reference's own regex engine, UNKNOWN elsewhere."""
     probe = PatternProbe(tests)
     result = np.full(CODE_POINTS, UNKNOWN, np.uint8)

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
-from ..errors import DeltaError
-from ..reference import Reference
+from ...errors import DeltaError
+from ...reference import Reference
 from .cases import Difference
 from .controls import ControlResult
 from .pages import markdown, page

@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from tokenizers import Tokenizer
 
-from ..admission.frozen import Frozen
-from ..cuts import CutRules
-from ..encoders import Encoder
-from ..reference import Reference
-from ..tokenizer import DeltaTokenizer
+from ...admission.frozen import Frozen
+from ...cuts import CutRules
+from ...encoders import Encoder
+from ...reference import Reference
+from ...tokenizer import DeltaTokenizer
 from .cases import Call
 from .generators import TextMaker
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..tokenizer import DeltaTokenizer
+from ...tokenizer import DeltaTokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,15 +33,16 @@ from typing import Literal, NoReturn
 import numpy as np
 from tokenizers import normalizers
 
-from . import encoders, fetch
-from .admission.admit import admit
-from .admission.frozen import METHOD, Certification, Frozen, load_frozen, load_path, user_folder
-from .contexts import CODE_POINTS, Context, Contexts, Mask, Numbers
-from .encoders import Encoder, EncoderUnavailable
-from .errors import ConfigError, DeltaError
-from .files import open_tokenizer
-from .ids import Kind as IdKind
-from .reference import Reference
+from ... import encoders
+from ...admission.admit import admit
+from ...admission.frozen import METHOD, Certification, Frozen, load_frozen, load_path, user_folder
+from ...encoders import Encoder, EncoderUnavailable
+from ...errors import ConfigError, DeltaError
+from ...ids import Kind as IdKind
+from ...reference import Reference
+from .. import fetch
+from ..certify.contexts import CODE_POINTS, Context, Contexts, Mask, Numbers
+from ..opening import open_tokenizer
 
 Ids = Sequence[int]  # list or array
 Log = Callable[[str], None]

@@ -16,15 +16,17 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Tokenizer
 
-from . import __version__, certify, fetch
-from .admission.admit import admit
-from .admission.freeze import freeze
-from .admission.frozen import load_all, user_folder
+from .. import __version__
+from ..admission.admit import admit
+from ..admission.freeze import freeze
+from ..admission.frozen import load_all, user_folder
+from ..encoders import NAMES, EncoderUnavailable, choose, version_of
+from ..errors import DeltaError
+from ..reference import Reference
+from . import fetch
+from .certify import certify
 from .demo import run as demo
-from .encoders import NAMES, EncoderUnavailable, choose, version_of
-from .errors import DeltaError
-from .files import open_tokenizer
-from .reference import Reference
+from .opening import open_tokenizer
 from .verify import campaign as verify
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from tokenizers import Tokenizer
 
-from ..admission.frozen import Frozen
+from ...admission.frozen import Frozen
 from . import templates
 from .embedded import embedded_config, embedded_tokenizer
 from .session import Message, SessionError, Turn, generate, load, spread, turns_of
@@ -671,7 +671,7 @@ def _sessions(args: argparse.Namespace) -> list[list[Turn]]:
 
 def _find_model(args: argparse.Namespace) -> tuple[str, Path | None]:
     """What to call the model, and its file; None stands for the embedded tokenizer."""
-    from delta_core.fetch import FetchError, cached, fetch
+    from delta_core.tools.fetch import FetchError, cached, fetch
 
     given = Path(args.model or "")
     if args.model and (given.suffix == ".json" or given.exists()):

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..characters import PatternProbe
+from ...characters import PatternProbe
 from .cases import Call
 from .dense import dense
 from .tally import Subject, Tally, reference_ids

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from ..errors import DeltaError
 from . import fetch
-from .errors import DeltaError
 
 
 def open_tokenizer(

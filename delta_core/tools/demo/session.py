@@ -314,9 +314,7 @@ def _tool_step(w: Writer, size: int, *, parallel: int) -> list[Message]:
     return [Message("assistant", says, tool_calls=calls), *(result for _, result in made)]
 
 
-def _edit(
-    w: Writer, nth: int, system: Message, history: list[Message], most: int
-) -> tuple[Message, list[Message]]:
+def _edit(w: Writer, nth: int, system: Message, history: list[Message], most: int) -> tuple[Message, list[Message]]:
     """The nth edit: an old tool result of at most `most` characters cleared, a new time of day, a line redacted."""
     if nth == 1:
         text = re.sub(r"(?<=Current time: )\S+", w.stamp(), system.content or "", count=1)

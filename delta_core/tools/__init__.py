@@ -1,0 +1,1 @@
+"""What people run. Imports go from here to the runtime, never back."""
