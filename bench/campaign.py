@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def interpreter(requirement: str, folder: Path) -> Path:
     """The Python of a venv with this checkout, the fast encoders and one reference. A minute to make. Raises OSError,
-    CalledProcessError."""
+    CalledProcessError.
+    """
     python = folder / "bin" / "python"
     ready = folder / "ready"  # written last: a venv that was given up half-made is made again
     if not ready.exists():

@@ -92,7 +92,7 @@ def gigatoken(path: Path, form: str) -> Contestant:
 
 
 def tiktoken(path: Path) -> Contestant:
-    """tiktoken with the ranks, pattern and special tokens of a tokenizer.json. Raises ValueError where it can't be."""
+    """Tiktoken with the ranks, pattern and special tokens of a tokenizer.json. Raises ValueError where it can't be."""
     import tiktoken
 
     spec = json.loads(path.read_text(encoding="utf-8"))
@@ -183,7 +183,8 @@ class Worker:
         self.versions: dict[str, str] = self.ask("versions")
 
     def ask(self, request: str, *arguments: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         pickle.dump((request, arguments), self._process.stdin)
         self._process.stdin.flush()
         answer = pickle.load(self._process.stdout)

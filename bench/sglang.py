@@ -35,7 +35,8 @@ def _load() -> ModuleType:
     """The end-to-end test, which knows how to make an environment and start servers."""
     sys.path.insert(0, str(E2E))
     spec = importlib.util.spec_from_file_location("e2e_sglang", E2E / "sglang.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up
     spec.loader.exec_module(module)

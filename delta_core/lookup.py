@@ -108,6 +108,7 @@ class PrefixIndex:
 
     def _check(self, branches: dict[Hashable, tuple[bytes, ...]]) -> None:
         for digest, bucket in self._buckets.items():
-            assert bucket and len(bucket) <= _PER_WINDOW
+            assert bucket
+            assert len(bucket) <= _PER_WINDOW
             for branch in bucket:
                 assert digest in branches[branch]

@@ -428,7 +428,8 @@ class DeltaTokenizer:
                 parts.append((fresh.ids, 0, len(fresh.ids)))
                 tokens += len(fresh.ids)
             else:
-                assert type(step) is Reuse and job.origin is not None
+                assert type(step) is Reuse
+                assert job.origin is not None
                 old = job.origin.transcript
                 first = max(step.first, 0)
                 if len(checkpoints) and first <= step.last and step.first >= 0:

@@ -129,7 +129,7 @@ class PromptTokenizer:
             log.warning("vLLM's own tokenizer serves: %s%s", reason, detail)
 
     def _stock_leaving_no_trace(self, backend: Tokenizer, renderer: Any, prompt: Mapping[str, Any], params: Any) -> Any:
-        """vLLM's own call on a tokenizer that it shares with us.
+        """VLLM's own call on a tokenizer that it shares with us.
 
         The call sets the backend's truncation and leaves it set until the next call sets it anew: to us that would look
         like a changed tokenizer for ever. One such call at a time, so that none runs on another's setting.

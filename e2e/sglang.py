@@ -509,7 +509,8 @@ class Tests:
                 self._stock[tokenizer] = ask(server, tokenizer, self.chars)
         outcomes = self._stock[tokenizer]
         answered = [v for k, v in outcomes.items() if "session" in k and isinstance(v, list)]
-        assert len(answered) > 20 and all("ERROR" not in str(v)[:20] for v in answered)
+        assert len(answered) > 20
+        assert all("ERROR" not in str(v)[:20] for v in answered)
         return outcomes
 
     def default(self) -> None:

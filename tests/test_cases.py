@@ -89,7 +89,8 @@ def test_A1_a_nested_token_cold_and_as_the_extension_of_a_text_that_ends_in_its_
         for cut in range(1, 7):
             assert_same(subject.tok, subject.live, head + "<|EOS|>"[:cut], session="s")
             got = subject.tok.encode(head + "<|EOS|>", session="s")
-            assert got == ids_of(subject.live, head + "<|EOS|>") and got[-1] == eos
+            assert got == ids_of(subject.live, head + "<|EOS|>")
+            assert got[-1] == eos
             subject.tok.clear()
 
 
@@ -139,7 +140,9 @@ def test_A4_a_post_processor_with_bos_and_eos_is_a_fixed_prefix_and_suffix() -> 
     text = prose(3, 600)
     for n in range(3):
         got = subject.tok.encode(text + "x" * n, session="s", add_special_tokens=True)
-        assert got == ids_of(subject.live, text + "x" * n, True) and got[0] == ids["<s>"] and got[-1] == ids["</s>"]
+        assert got == ids_of(subject.live, text + "x" * n, True)
+        assert got[0] == ids["<s>"]
+        assert got[-1] == ids["</s>"]
 
 
 def test_A4_a_post_processor_that_is_none_is_refused_in_one_line() -> None:
@@ -226,7 +229,8 @@ def test_A10_A11_G8_the_work_of_each_turn_is_its_new_text(synthetic: Callable[..
         spent = tok.stats().encoded_chars - seen
         seen += spent
         worst = max(worst, spent - len(part))
-    assert worst <= 400 and tok.encode(text, session="s") == ids_of(subject.live, text)
+    assert worst <= 400
+    assert tok.encode(text, session="s") == ids_of(subject.live, text)
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -435,7 +439,8 @@ def test_E1_E2_a_text_that_begins_with_bos_gets_what_was_asked_for(synthetic: Ca
     text = "<|begin_of_text|>" + prose(22, 600)
     for add, count in ((True, 2), (False, 1), (True, 2)):
         got = subject.tok.encode(text, session="s", add_special_tokens=add)
-        assert got == ids_of(subject.live, text, add) and got[:3].count(bos) == count
+        assert got == ids_of(subject.live, text, add)
+        assert got[:3].count(bos) == count
 
 
 # -- F: concurrency --

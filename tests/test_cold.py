@@ -80,8 +80,10 @@ def test_cold_text_in_chunks_is_exact_and_the_next_turns_reuse_it(
         array_ids = asyncio.run(tok.encode_array_async(text[::-1], session=key, add_special_tokens=True))
         assert array_ids.tolist() == subject.live.encode(text[::-1], add_special_tokens=True).ids
     stats = tok.stats()
-    assert stats.by_path["cold"] >= 3 and not stats.fallbacks
-    assert tok._pool is not None and tok._pool.waiting == 0
+    assert stats.by_path["cold"] >= 3
+    assert not stats.fallbacks
+    assert tok._pool is not None
+    assert tok._pool.waiting == 0
 
 
 def test_cuts_between_chunks_are_checkpoints(tokenizer: Callable[..., tuple[Subject, DeltaTokenizer]]) -> None:
@@ -190,7 +192,8 @@ def test_when_the_pool_does_not_serve_the_caller_does(
     assert asyncio.run(tok.encode_async(other, session="b")) == want(subject, other)
     stats = tok.stats()
     assert stats.by_path == {"cold": 2}
-    assert set(stats.fallbacks) <= {"pool_full", "pool_failed"} and reason in stats.fallbacks
+    assert set(stats.fallbacks) <= {"pool_full", "pool_failed"}
+    assert reason in stats.fallbacks
     stored(tok, "a")._check()
     assert tok.encode(text + "!", session="a") == want(subject, text + "!")
     assert len([r for r in caplog.records if reason in r.getMessage()]) == 1
@@ -216,7 +219,8 @@ def test_a_thousand_awaits_cold_and_warm_and_cancelled(
             assert i % 7 == 0
         else:
             assert got == expected[text]
-    assert tok._pool is not None and tok._pool.waiting == 0
+    assert tok._pool is not None
+    assert tok._pool.waiting == 0
 
 
 def test_a_cancelled_request_leaves_nothing_behind(
@@ -247,7 +251,8 @@ def test_a_cancelled_request_leaves_nothing_behind(
     assert pool.waiting == 0
     gate.set()
     assert pool.close(30)
-    assert tok.stats().sessions == 0 and tok.stats().requests == 0
+    assert tok.stats().sessions == 0
+    assert tok.stats().requests == 0
 
 
 # -- life and death --
@@ -303,4 +308,5 @@ def test_segments_of_the_reference_are_encoded_by_the_calling_thread(
 
     monkeypatch.setattr(tok._encoder, "_copy", Copy())
     tok.encode("some words to encode " * 100)
-    assert sizes and set(sizes) == {1}
+    assert sizes
+    assert set(sizes) == {1}

@@ -137,7 +137,8 @@ def pieces(live: Tokenizer, text: str) -> list[int]:
         live.token_to_id(symbol)
         for symbol in ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)[0][0]
     ]
-    assert live.decode(ids) == text and len(ids) == len(text.encode())
+    assert live.decode(ids) == text
+    assert len(ids) == len(text.encode())
     return ids
 
 

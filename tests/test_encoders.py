@@ -78,7 +78,9 @@ def test_only_the_segments_with_a_guarded_character_go_to_the_reference(syntheti
     segments = ["plain", "e\u0301", "é", "a😀b", "中", ""]
     want = [[5], ids_of(subject.live, "e\u0301"), [1], ids_of(subject.live, "a😀b"), [1], []]
     assert encoder.encode_segments(segments) == want
-    assert "e\u0301" not in inner.seen and "a😀b" not in inner.seen and "é" in inner.seen
+    assert "e\u0301" not in inner.seen
+    assert "a😀b" not in inner.seen
+    assert "é" in inner.seen
 
 
 @pytest.mark.parametrize("kind", [list, array])
@@ -90,7 +92,8 @@ def test_guarded_segments_come_in_their_place_in_the_flat_form(
     segments = [{"+": f"plain {n}", "-": f"e\u0301 {n}", "0": ""}[c] for n, c in enumerate(order)]
     parts = encoder.encode_segments(segments)
     ids, ends = encoder.encode_flat(segments, kind)
-    assert type(ids) is kind and list(ids) == [i for part in parts for i in part]
+    assert type(ids) is kind
+    assert list(ids) == [i for part in parts for i in part]
     assert ends == list(accumulate(map(len, parts)))
     assert not any("\u0301" in seen for seen in inner.seen)
 
@@ -104,7 +107,8 @@ def test_any_character_can_be_guarded(character: str, synthetic: Callable[..., S
 
 def test_without_guards_everything_goes_to_the_encoder(synthetic: Callable[..., Subject]) -> None:
     encoder, inner = guarded(Reference(synthetic("llama3_1").live))
-    assert encoder.encode_segments(["a", "😀"]) == [[1], [1]] and inner.seen == ["a", "😀"]
+    assert encoder.encode_segments(["a", "😀"]) == [[1], [1]]
+    assert inner.seen == ["a", "😀"]
 
 
 def test_a_failing_encoder_costs_time_not_the_request(
@@ -151,7 +155,9 @@ def test_an_uncertified_encoder_does_not_serve_and_says_so_once(
     pytest.importorskip("fastokens")
     with caplog.at_level(logging.WARNING, "delta_core"):
         encoder, note, _ = choose("fastokens", subject.frozen, Reference(subject.live))
-    assert encoder.name == "reference" and note is not None and "delta certify" in note
+    assert encoder.name == "reference"
+    assert note is not None
+    assert "delta certify" in note
     assert len(caplog.records) == 1
     assert choose("auto", subject.frozen, Reference(subject.live))[0].name == "reference"
 
@@ -159,7 +165,8 @@ def test_an_uncertified_encoder_does_not_serve_and_says_so_once(
 def test_a_certified_encoder_serves(subject: Subject) -> None:
     pytest.importorskip("fastokens")
     encoder, note, _ = choose("auto", certified(subject, "fastokens"), Reference(subject.live))
-    assert encoder.name == "fastokens" and note is None
+    assert encoder.name == "fastokens"
+    assert note is None
 
 
 @pytest.mark.parametrize("other", [{"encoder_version": "0.0.1"}, {"reference_version": "0.0.1"}])
@@ -173,7 +180,9 @@ def test_an_encoder_that_is_not_installed_is_named(subject: Subject, monkeypatch
     with pytest.raises(EncoderUnavailable, match="not installed"):
         version_of("fastokens")
     encoder, note, _ = choose("fastokens", subject.frozen, Reference(subject.live))
-    assert encoder.name == "reference" and note is not None and "not installed" in note
+    assert encoder.name == "reference"
+    assert note is not None
+    assert "not installed" in note
 
 
 def test_an_unknown_name_is_an_error_of_the_caller(subject: Subject) -> None:
@@ -209,7 +218,8 @@ def test_the_flat_form_holds_the_same_ids(name: str, kind: type, real_tokenizer:
     for some in (segments, segments[:1], []):
         parts = encoder.encode_segments(some)
         ids, ends = encoder.encode_flat(some, kind)
-        assert type(ids) is kind and list(ids) == [i for part in parts for i in part]
+        assert type(ids) is kind
+        assert list(ids) == [i for part in parts for i in part]
         assert ends == list(accumulate(map(len, parts)))
 
 

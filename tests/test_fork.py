@@ -97,7 +97,8 @@ class Expected:
         tok.clear()
         asyncio.run(asked())
         stats = tok.stats()
-        assert stats.requests == before.requests + 6 * len(self.texts) and stats.fallbacks == before.fallbacks
+        assert stats.requests == before.requests + 6 * len(self.texts)
+        assert stats.fallbacks == before.fallbacks
 
 
 @contextmanager
@@ -247,8 +248,10 @@ def test_in_a_child_the_reference_encodes_and_says_so_once(
     want = ids_of(tok._live, text)
 
     def work() -> None:
-        assert tok.encode(text) == want and tok.encode(text, session="s") == want
-        assert tok.admission.encoder == "reference" and f"{encoder} stays" in tok.describe()
+        assert tok.encode(text) == want
+        assert tok.encode(text, session="s") == want
+        assert tok.admission.encoder == "reference"
+        assert f"{encoder} stays" in tok.describe()
         assert [encoder in record.getMessage() for record in caplog.records] == [True]
         with pytest.raises(EncoderUnavailable, match="in use in the process"):
             build(encoder, Reference(tok._live))
@@ -332,7 +335,8 @@ def test_what_can_not_be_renewed_does_not_keep_the_rest_from_it() -> None:
         forks.renewed_after_fork(thing)
 
     def work() -> None:
-        assert things[1].renewed and things[3].renewed
+        assert things[1].renewed
+        assert things[3].renewed
 
     assert exit_code(work) == 0
     assert not things[1].renewed

@@ -20,9 +20,11 @@ from delta_core.tools.verify.generators import PIPELINES, bundled, frozen_from, 
 def test_a_fine_tune_with_more_added_tokens_takes_over_the_known_table(name: str) -> None:
     live = live_from(spec(name, ["<|tool|>", "<|/tool|>"]))
     frozen = frozen_from(live)  # fails when it would have to derive
-    assert frozen.file_sha256 is None and frozen.certified == ()
+    assert frozen.file_sha256 is None
+    assert frozen.certified == ()
     tok = DeltaTokenizer(live, config=frozen)
-    assert tok.admission.admitted and tok.admission.config == "synthetic"
+    assert tok.admission.admitted
+    assert tok.admission.config == "synthetic"
     assert_all_ways(tok, live, maker_for(live, frozen, 4).session(5, 150))
 
 
@@ -51,7 +53,8 @@ def test_a_pattern_of_ones_own_is_derived_and_then_exact() -> None:
     live = live_from(own_pattern(r" ?\p{L}+|\p{N}{1,2}|[^\p{L}\p{N}\s]+|\s+"))
     lines: list[str] = []
     frozen = freeze(Reference(live), "own", known=bundled(), log=lines.append)
-    assert lines and frozen.transitions.safe
+    assert lines
+    assert frozen.transitions.safe
     tok = DeltaTokenizer(live, config=frozen)
     with dense():
         finding = battery(tok, live, maker_for(live, frozen, 2), 300)

@@ -19,8 +19,10 @@ RECORD = Certification("fastokens", "0.3.5", "0.23.3", ((0x10FFFF, 0x10FFFF), (0
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_is_bundled_under_its_name_and_reads_back_as_written(name: str) -> None:
     config = frozen_config(name)
-    assert config.name == name and Frozen.from_json(config.to_json()) == config
-    assert config.file_sha256 is not None and len(config.file_sha256) == 64
+    assert config.name == name
+    assert Frozen.from_json(config.to_json()) == config
+    assert config.file_sha256 is not None
+    assert len(config.file_sha256) == 64
     text = (bundled_folder() / f"{name}.json").read_text(encoding="ascii")
     assert config.to_json() == text, "the file is in the form that write() gives"
 
@@ -28,8 +30,10 @@ def test_every_config_is_bundled_under_its_name_and_reads_back_as_written(name: 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_bundled_config_holds_no_vocabulary(name: str) -> None:
     raw = json.loads((bundled_folder() / f"{name}.json").read_text())
-    assert set(raw["digests"]) == {"vocab", "merges"} and all(len(d) == 64 for d in raw["digests"].values())
-    assert "vocab" not in raw["sections"]["model"] and "merges" not in raw["sections"]["model"]
+    assert set(raw["digests"]) == {"vocab", "merges"}
+    assert all(len(d) == 64 for d in raw["digests"].values())
+    assert "vocab" not in raw["sections"]["model"]
+    assert "merges" not in raw["sections"]["model"]
 
 
 def test_tables_are_shared_by_the_configs_with_the_same_pre_tokenizer() -> None:
@@ -62,7 +66,8 @@ def test_a_certification_counts_for_exactly_its_triple() -> None:
 def test_write_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = frozen_config("qwen3")
     target = config.write(tmp_path / "new" / "folder")
-    assert load_path(target) == config and target.stat().st_mode & 0o777 == 0o644
+    assert load_path(target) == config
+    assert target.stat().st_mode & 0o777 == 0o644
 
     def fail(*_: object) -> None:
         raise OSError("disk full")

@@ -153,7 +153,8 @@ def test_a_tokenizer_whose_copy_is_another_one_is_refused_with_a_reason_of_its_o
     text = "Hello the world " * 30
     with caplog.at_level(logging.WARNING, "delta_core"):
         assert tok.encode(text) == tok.encode(text) == ids_of(live, text)
-    assert not tok.admission.admitted and tok.stats().fallbacks == {"copy_differs": 2}
+    assert not tok.admission.admitted
+    assert tok.stats().fallbacks == {"copy_differs": 2}
     assert [r.getMessage().startswith("stock path: copy_differs (copy: ") for r in caplog.records] == [True]
 
 
@@ -183,10 +184,14 @@ def test_an_encoder_that_is_another_tokenizer_does_not_serve(
     else:
         monkeypatch.setattr(kind, "encode_segments", wrong)
     choice = choose(name, frozen, Reference(live))
-    assert choice.encoder.name == "reference" and choice.reason is Reason.ENCODER_DIFFERS
-    assert choice.note is not None and choice.note.startswith(f"{name} makes another tokenizer of this one: ")
+    assert choice.encoder.name == "reference"
+    assert choice.reason is Reason.ENCODER_DIFFERS
+    assert choice.note is not None
+    assert choice.note.startswith(f"{name} makes another tokenizer of this one: ")
     tok = DeltaTokenizer(live, config=frozen, encoder=name)
-    assert tok.admission.admitted and tok.admission.encoder == "reference" and tok.admission.note == choice.note
+    assert tok.admission.admitted
+    assert tok.admission.encoder == "reference"
+    assert tok.admission.note == choice.note
     assert tok.stats().fallbacks == {"encoder_differs": 1}
     assert tok.encode("Hello the world " * 30) == ids_of(live, "Hello the world " * 30)
 

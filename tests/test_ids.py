@@ -46,7 +46,8 @@ def flat(parts: list[Part]) -> list[int]:
 def test_an_id_list_is_the_list_its_parts_make(parts: list[Part], a: int, b: int) -> None:
     before = flat(parts)
     for ids in (IdList(parts), IdList.of(parts)):
-        assert ids.copy() == before and ids.length == len(before)
+        assert ids.copy() == before
+        assert ids.length == len(before)
         assert flat(ids.slice(a, b)) == before[a : max(a, b)]
     assert flat(parts) == before, "shared lists are never changed"
 
@@ -59,7 +60,9 @@ def test_a_copy_is_fresh_each_time() -> None:
     one, two = [1, 2], [3]
     ids = IdList.of([(one, 0, 2), (two, 0, 1)])
     ids.copy().append(4)
-    assert ids.copy() == [1, 2, 3] and one == [1, 2] and two == [3]
+    assert ids.copy() == [1, 2, 3]
+    assert one == [1, 2]
+    assert two == [3]
 
 
 def test_ids_of_a_long_session_stay_few_parts_and_waste_little() -> None:
@@ -85,7 +88,8 @@ def test_settling_changes_where_ids_are_kept_and_nothing_else(kind: Kind, parts:
     other = IdList(parts, kind)  # a reader of the same lists
     ids = IdList(parts, kind)
     ids.settle(min(tokens, len(want)))
-    assert ids.copy() == other.copy() == made(kind, want) and ids.length == len(want)
+    assert ids.copy() == other.copy() == made(kind, want)
+    assert ids.length == len(want)
     assert type(ids.copy()) is kind
 
 
@@ -106,7 +110,8 @@ def test_a_long_session_grows_one_list(kind: Kind) -> None:
             ids = ids.own(len(want) - 3)
         assert ids.copy() == made(kind, want)
         lists.add(id(ids._parts[0][0]))
-    assert len(ids._parts) <= 2 and len(lists) < 30
+    assert len(ids._parts) <= 2
+    assert len(lists) < 30
     assert ids.bytes() <= 9 * len(want) + 500
 
 
@@ -115,7 +120,9 @@ def test_an_edit_in_mid_history_does_not_move_what_stands_behind_it(kind: Kind) 
     base, edit, tail = made(kind, list(range(1000))), made(kind, [-1, -2]), made(kind, [-3, -4, -5])
     ids = IdList.of([(base, 0, 400), (edit, 0, 2), (base, 410, 1000), (tail, 0, 3)], kind)
     ids.settle(994)
-    assert len(edit) == 2 and len(base) == 1002 and base[-2:] == made(kind, [-3, -4])
+    assert len(edit) == 2
+    assert len(base) == 1002
+    assert base[-2:] == made(kind, [-3, -4])
     assert list(ids.copy()) == [*range(400), -1, -2, *range(410, 1000), -3, -4, -5]
 
 
@@ -124,7 +131,9 @@ def test_an_old_reader_keeps_its_ids_when_the_list_grows() -> None:
     old = IdList([(base, 0, 100)])
     new = IdList.of([*old.slice(0, 100), ([7, 8, 9], 0, 3)])
     new.settle(102)
-    assert len(base) == 102 and old.copy() == list(range(100)) and new.copy() == [*range(100), 7, 8, 9]
+    assert len(base) == 102
+    assert old.copy() == list(range(100))
+    assert new.copy() == [*range(100), 7, 8, 9]
 
 
 @KINDS
@@ -132,7 +141,8 @@ def test_own_shares_nothing(kind: Kind) -> None:
     base = made(kind, [1, 2, 3])
     for tokens in range(4):
         owned = IdList([(base, 0, 3)], kind).own(tokens)
-        assert owned.copy() == base == made(kind, [1, 2, 3]) and all(ids is not base for ids in owned.lists())
+        assert owned.copy() == base == made(kind, [1, 2, 3])
+        assert all(ids is not base for ids in owned.lists())
         assert len(owned.lists()[0]) == tokens or tokens == 0
 
 
@@ -141,7 +151,9 @@ def test_own_shares_nothing(kind: Kind) -> None:
 
 def test_equal_ids_are_one_object_in_the_whole_process() -> None:
     a, b = shared_ids([5, 100_000, 7]), shared_ids([int("100000"), 5])
-    assert a == [5, 100_000, 7] and a[1] is b[0] and a[0] is b[1]
+    assert a == [5, 100_000, 7]
+    assert a[1] is b[0]
+    assert a[0] is b[1]
     assert shared_ids([]) == []
 
 
@@ -168,7 +180,8 @@ def test_threads_that_meet_new_numbers_at_once_get_the_right_ones() -> None:
 def test_an_encoders_numbers_become_shared_integers_or_an_array(numbers: list[int]) -> None:
     given_ = np.array(numbers, np.uint32)
     ids = from_numbers(given_, list)
-    assert ids == numbers and all(type(i) is int for i in ids)
+    assert ids == numbers
+    assert all(type(i) is int for i in ids)
     assert all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
     assert from_numbers(given_, array) == array("q", numbers)
     ids.append(1)  # a list of its own
@@ -179,7 +192,8 @@ def test_numbers_of_which_some_are_met_for_the_first_time_are_shared_too() -> No
     shared_ids([999_999])  # the table reaches so far
     numbers = [900_001, 5, 900_002, 900_001, 999_999]
     ids = from_numbers(np.array(numbers, np.uint32), list)
-    assert ids == numbers and ids[0] is ids[3]
+    assert ids == numbers
+    assert ids[0] is ids[3]
     assert all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
 
 
@@ -219,7 +233,8 @@ def test_an_exception_anywhere_while_numbers_are_made_leaves_true_tables(
         finally:
             sys.settrace(before)
         ids = from_numbers(np.array(numbers, np.uint32), list)
-        assert ids == numbers and all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
+        assert ids == numbers
+        assert all(a is b for a, b in zip(ids, shared_ids(numbers), strict=True))
         assert not ids_room._making.locked()
     assert steps > 10, "every line was the last one once"
 

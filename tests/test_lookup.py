@@ -54,7 +54,8 @@ def test_what_was_removed_is_not_proposed_and_leaves_nothing() -> None:
     digests = index.digests(SPACE, text_of(5000))
     index.add("branch", digests)
     index.remove("branch", digests)
-    assert list(index.propose(SPACE, text_of(5000))) == [] and len(index) == 0
+    assert list(index.propose(SPACE, text_of(5000))) == []
+    assert len(index) == 0
 
 
 def test_a_thousand_texts_with_one_head_are_proposals_of_bounded_number_newest_first() -> None:
@@ -65,7 +66,8 @@ def test_a_thousand_texts_with_one_head_are_proposals_of_bounded_number_newest_f
         index.add(n, stored[n])
     index._check(stored)
     proposals = list(index.propose(SPACE, text_of(1200)))
-    assert proposals[0] == 999 and len(proposals) <= lookup._PER_WINDOW * 2
+    assert proposals[0] == 999
+    assert len(proposals) <= lookup._PER_WINDOW * 2
     for n in range(1000):
         index.remove(n, stored[n])  # those pushed out of their bucket included
     assert len(index) == 0

@@ -53,7 +53,8 @@ def test_each_thread_is_warmed_first_and_serves_whatever_that_gave() -> None:
     until(lambda: len(warmed) == 3)
     assert sorted(warmed) == ["delta-0", "delta-1", "delta-2"]
     (encoded,) = pool.submit([stretch("abc")]).result()
-    assert encoded.ids == [97, 98, 99] and pool.workers == 3
+    assert encoded.ids == [97, 98, 99]
+    assert pool.workers == 3
     assert pool.close(PATIENCE)
 
 

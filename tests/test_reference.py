@@ -38,7 +38,9 @@ class Exposing:
 
 def test_the_backend_is_found_in_every_kind_of_live_object() -> None:
     live = live_from(spec("llama3_1"))
-    assert backend_of(live) is live and backend_of(Holder(live)) is live and backend_of(Exposing(live)) is live
+    assert backend_of(live) is live
+    assert backend_of(Holder(live)) is live
+    assert backend_of(Exposing(live)) is live
 
 
 @pytest.mark.parametrize("other", [object(), None, "text", Holder(None), Exposing(3)])

@@ -153,7 +153,8 @@ def test_a_model_flag_that_differs_is_named(llama: Spec, flag: str) -> None:
     changed = copy.deepcopy(llama)
     changed["model"][flag] = not changed["model"].get(flag, False)
     section, what = difference(llama, changed)
-    assert section == "model" and flag in what
+    assert section == "model"
+    assert flag in what
 
 
 def test_an_added_token_more_less_or_other_is_named(llama: Spec) -> None:
@@ -175,7 +176,8 @@ def test_another_pattern_normalizer_or_template_is_named(llama: Spec, qwen: Spec
     changed = copy.deepcopy(qwen)
     changed["normalizer"] = None
     section, what = difference(qwen, changed)
-    assert section == "normalizer" and "NFC" in what
+    assert section == "normalizer"
+    assert "NFC" in what
     changed = copy.deepcopy(llama)
     changed["post_processor"] = template([], [("<|eot_id|>", 1)])
     assert difference(llama, changed)[0] == "post_processor"
@@ -208,7 +210,8 @@ def test_a_long_difference_is_shortened(llama: Spec) -> None:
 
 def test_added_token_rows_survive_their_compact_form() -> None:
     row = AddedToken(7, "<x>", True, False, True, False, True)
-    assert AddedToken.from_row(row.to_row()) == row and AddedToken.from_json(row.to_json()) == row
+    assert AddedToken.from_row(row.to_row()) == row
+    assert AddedToken.from_json(row.to_json()) == row
 
 
 # -- the verdict of a whole tokenizer --
@@ -217,7 +220,8 @@ def test_added_token_rows_survive_their_compact_form() -> None:
 def test_admission_names_what_differs_from_the_nearest_config(synthetic: Callable[..., Any]) -> None:
     subject = synthetic("llama3_1")
     tok = DeltaTokenizer(live_from(spec("llama3_1", ["<extra>"])), config=subject.frozen)
-    assert not tok.admission.admitted and tok.admission.config == subject.frozen.name
+    assert not tok.admission.admitted
+    assert tok.admission.config == subject.frozen.name
     assert tok.admission.reason is Reason.SECTION_DIFFERS
     assert [m.section for m in tok.admission.mismatches] == ["added_tokens"]
     assert "<extra>" in str(tok.admission.mismatches[0])
@@ -225,7 +229,8 @@ def test_admission_names_what_differs_from_the_nearest_config(synthetic: Callabl
 
 def test_an_unknown_vocabulary_is_told_to_freeze() -> None:
     tok = DeltaTokenizer(live_from(spec("llama3_1")))
-    assert tok.admission.reason is Reason.UNKNOWN_TOKENIZER and tok.admission.config is None
+    assert tok.admission.reason is Reason.UNKNOWN_TOKENIZER
+    assert tok.admission.config is None
     assert "delta freeze" in str(tok.admission.mismatches[0])
 
 

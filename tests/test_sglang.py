@@ -112,7 +112,8 @@ ODD = [
 def test_a_salt_that_is_no_string_shares_with_no_other(field: str) -> None:
     keys = [key_of(request(**{field: salt})) for salt in ODD]
     namespaces = [key.namespace for key in keys]
-    assert all(namespaces) and len(set(namespaces)) == len(ODD)
+    assert all(namespaces)
+    assert len(set(namespaces)) == len(ODD)
     assert len({key.session for key in keys}) == len(ODD)
     for salt in (5, ["a", "b"], ("a", "b"), b"a"):
         assert key_of(request(**{field: salt})) == keys[ODD.index(salt)]
@@ -290,7 +291,8 @@ def test_what_stock_serves_of_a_refused_tokenizer_is_counted_with_its_reason(cap
     )
     assert process(adapter, request(), [1, 2]).prompt_ids == [1, 2]
     stats = adapter.delta.stats()
-    assert stats.by_path == {"stock": 5} and stats.fallbacks == {reason: 5}
+    assert stats.by_path == {"stock": 5}
+    assert stats.fallbacks == {reason: 5}
     # IDs that the client sent, and text that comes by `_tokenize_texts` afterwards
     process(adapter, request(input_ids=[1, 2]), [1, 2])
     process(adapter, request(), "text")
@@ -364,7 +366,8 @@ def test_a_request_whose_key_fails_shares_nothing(
     assert adapter.delta.stats().by_path == {"cold": 2}
     assert adapter.delta.stats().fallbacks == {"key_failed": 1}
     (line,) = [record.message for record in caplog.records]
-    assert "key_failed (KeyError at test_sglang.py:" in line and "stock path" not in line  # which did not serve it
+    assert "key_failed (KeyError at test_sglang.py:" in line
+    assert "stock path" not in line
 
 
 def test_the_key_of_a_request_made_of_another_is_kept(adapter: Adapter) -> None:
@@ -422,7 +425,9 @@ def test_a_server_with_another_backend_is_left_alone(adapter: Adapter, caplog: p
     manager = SimpleNamespace(server_args=SimpleNamespace(tokenizer_backend="huggingface"), tokenizer=stock(adapter))
     kind = type(manager.tokenizer)
     hooks.start(None, manager)
-    assert hooks.adapter_of(manager) is None and type(manager.tokenizer) is kind and not caplog.records
+    assert hooks.adapter_of(manager) is None
+    assert type(manager.tokenizer) is kind
+    assert not caplog.records
 
 
 # -- targets --

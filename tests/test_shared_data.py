@@ -75,7 +75,8 @@ def test_cases(subject: Subject, shared: Path, density: str) -> None:
 def adversarial(shared: Path) -> ModuleType:
     pytest.importorskip("regex", reason="the generator of the big cases needs the regex package")
     where = importlib.util.spec_from_file_location("adversarial_gen", shared / "data" / "adversarial" / "gen.py")
-    assert where is not None and where.loader is not None
+    assert where is not None
+    assert where.loader is not None
     module = importlib.util.module_from_spec(where)
     where.loader.exec_module(module)
     return module

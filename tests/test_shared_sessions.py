@@ -72,7 +72,8 @@ def test_every_turn_of_every_session_is_the_references(
             texts += 1
             spent += len(text)
         replayed += 1
-    assert replayed == len(sessions) > 0 and texts >= len(sessions)
+    assert replayed == len(sessions) > 0
+    assert texts >= len(sessions)
     assert not tok.stats().fallbacks
     if texts > len(sessions):
         assert tok.stats().by_path["append"] > 0

@@ -99,7 +99,8 @@ def assert_blocks(old: str, new: str) -> list[Block]:
     for block in blocks:
         assert 0 <= block.start <= block.end <= len(old)
         assert old[block.start : block.end] == new[block.start + block.shift : block.end + block.shift]
-        assert block.start + block.shift >= 0 and block.end + block.shift <= len(new)
+        assert block.start + block.shift >= 0
+        assert block.end + block.shift <= len(new)
     for a, b in pairwise(blocks):
         assert a.end <= b.start, "no character of the old text is used twice"
         assert a.end + a.shift <= b.start + b.shift, "nor one of the new text"
@@ -127,7 +128,8 @@ def test_a_phrase_said_twice_is_no_block_of_its_own() -> None:
     before, after = head + gone + kept, head + kept + turn
     assert before.find(phrase) == len(head) + 4096
     _, block, *_ = assert_blocks(before, after)
-    assert (block.start, block.shift) == (len(head + gone), -len(gone)) and block.end > len(before) - 10
+    assert (block.start, block.shift) == (len(head + gone), -len(gone))
+    assert block.end > len(before) - 10
 
 
 def test_several_edits_at_once_leave_several_blocks() -> None:
@@ -153,9 +155,12 @@ def test_a_cut_that_more_characters_decide_than_a_checkpoint_can_say_is_not_stor
     c.append(Cut(100_000, 65_535, 65_535), 10)
     c.append(Cut(2_000_000, left, right), 20)
     c.append(Cut(3_000_000, 1, 1), 30)
-    assert c.positions.tolist() == [100_000, 3_000_000] and c.tokens.tolist() == [10, 30]
-    assert c.first_inside(100_000 - 65_535) == 0 and c.first_inside(100_000 - 65_534) == 1
-    assert c.last_inside(100_000 + 65_535) == 0 and c.last_inside(100_000 + 65_534) == -1
+    assert c.positions.tolist() == [100_000, 3_000_000]
+    assert c.tokens.tolist() == [10, 30]
+    assert c.first_inside(100_000 - 65_535) == 0
+    assert c.first_inside(100_000 - 65_534) == 1
+    assert c.last_inside(100_000 + 65_535) == 0
+    assert c.last_inside(100_000 + 65_534) == -1
 
 
 CUTS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 5), st.integers(0, 5)), max_size=12)

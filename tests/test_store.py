@@ -54,7 +54,8 @@ def test_a_key_finds_its_own_texts_most_recent_first() -> None:
     assert texts_of(store, "s") == ["b" + LONG, "a" + LONG]
     store.touch(store.of_key(store.name(None, "s")[1])[1])
     assert texts_of(store, "s") == ["a" + LONG, "b" + LONG]
-    assert texts_of(store, "unknown") == [] and store.of_key(None) == []
+    assert texts_of(store, "unknown") == []
+    assert store.of_key(None) == []
 
 
 def test_a_text_is_found_by_its_content_with_and_without_a_key() -> None:
@@ -69,7 +70,8 @@ def test_nothing_is_found_across_namespaces() -> None:
     store = SessionStore()
     remember(store, LONG, "s", "tenant")
     for namespace in (None, "", "other"):
-        assert texts_of(store, "s", namespace) == [] and by_content(store, LONG, namespace) == []
+        assert texts_of(store, "s", namespace) == []
+        assert by_content(store, LONG, namespace) == []
     assert texts_of(store, "s", "tenant") == [LONG] == by_content(store, LONG, "tenant")
 
 
@@ -78,7 +80,8 @@ def test_a_continuation_takes_the_place_of_what_it_continues() -> None:
     remember(store, LONG, "s")
     (branch,) = store.of_key(store.name(None, "s")[1])
     continue_(store, branch, LONG + "and more", len(LONG), 0, branch.key)
-    assert texts_of(store, "s") == [LONG + "and more"] and len(store) == 1
+    assert texts_of(store, "s") == [LONG + "and more"]
+    assert len(store) == 1
     assert by_content(store, LONG + "and more still") == [LONG + "and more"]
 
 
@@ -95,7 +98,8 @@ def test_another_keys_text_is_not_taken_away_by_a_continuation() -> None:
     remember(store, LONG, "s")
     (branch,) = store.of_key(store.name(None, "s")[1])
     continue_(store, branch, LONG + "more", len(LONG), 0, store.name(None, "t")[1])
-    assert texts_of(store, "s") == [LONG] and texts_of(store, "t") == [LONG + "more"]
+    assert texts_of(store, "s") == [LONG]
+    assert texts_of(store, "t") == [LONG + "more"]
 
 
 def test_two_that_continue_one_text_at_once_both_stay() -> None:
@@ -130,7 +134,8 @@ def test_a_conversation_that_outgrows_the_short_places_moves_to_the_long_ones() 
 def test_very_short_texts_are_not_remembered() -> None:
     store = SessionStore()
     remember(store, "x" * (MIN_REMEMBERED - 1), "s")
-    assert len(store) == 0 and store.held == 0
+    assert len(store) == 0
+    assert store.held == 0
 
 
 def test_branches_per_key_are_bounded_and_the_least_recent_goes() -> None:
@@ -150,7 +155,8 @@ def test_the_budget_holds_and_the_least_recently_used_goes_first() -> None:
     store.touch(store.of_key(store.name(None, "0")[1])[0])
     remember(store, "3" + LONG, "3")
     assert [n for n in "0123" if texts_of(store, n)] == ["0", "2", "3"]
-    assert store.held <= store.budget and store.evictions == 1
+    assert store.held <= store.budget
+    assert store.evictions == 1
 
 
 def test_a_text_larger_than_the_budget_is_not_remembered_and_pushes_nothing_out() -> None:
@@ -159,13 +165,15 @@ def test_a_text_larger_than_the_budget_is_not_remembered_and_pushes_nothing_out(
     store = SessionStore(budget=one.held + 500)
     remember(store, LONG, "s")
     remember(store, LONG * 20, "t")
-    assert texts_of(store, "s") == [LONG] and texts_of(store, "t") == []
+    assert texts_of(store, "s") == [LONG]
+    assert texts_of(store, "t") == []
 
 
 def test_a_budget_of_nothing_remembers_nothing() -> None:
     store = SessionStore(budget=0)
     remember(store, LONG, "s")
-    assert len(store) == 0 and store.held == 0
+    assert len(store) == 0
+    assert store.held == 0
 
 
 def test_huge_keys_cost_no_memory() -> None:
@@ -183,7 +191,9 @@ def test_huge_keys_cost_no_memory() -> None:
 def test_any_string_is_a_key_and_a_namespace(odd: str) -> None:
     store = SessionStore()
     remember(store, LONG, odd, odd)
-    assert texts_of(store, odd, odd) == [LONG] and texts_of(store, odd + "x", odd) == [] and texts_of(store, odd) == []
+    assert texts_of(store, odd, odd) == [LONG]
+    assert texts_of(store, odd + "x", odd) == []
+    assert texts_of(store, odd) == []
 
 
 def test_clear_forgets_everything() -> None:
@@ -191,7 +201,10 @@ def test_clear_forgets_everything() -> None:
     remember(store, LONG, "s")
     store.clear()
     store._check()
-    assert texts_of(store, "s") == [] and by_content(store, LONG) == [] and store.held == 0 and len(store) == 0
+    assert texts_of(store, "s") == []
+    assert by_content(store, LONG) == []
+    assert store.held == 0
+    assert len(store) == 0
 
 
 def test_threads_leave_the_store_consistent() -> None:
@@ -310,4 +323,5 @@ def test_check_notices_lost_bytes() -> None:
 
 def test_the_bounds_named_here_are_those_of_the_store() -> None:
     """Texts of this file are long or short by the store's own measure."""
-    assert len(SHORT) + 3 <= store_module._SHORT < len(LONG) and len(SHORT) >= MIN_REMEMBERED
+    assert len(SHORT) + 3 <= store_module._SHORT < len(LONG)
+    assert len(SHORT) >= MIN_REMEMBERED

@@ -117,7 +117,8 @@ def test_lists_are_fresh_and_the_caller_may_do_with_them_what_it_likes(llama: Su
 
 def test_the_result_is_a_list_of_plain_ints(llama: Subject) -> None:
     got = llama.tok.encode(llama.maker(4).text(300))
-    assert type(got) is list and {type(i) for i in got} == {int}
+    assert type(got) is list
+    assert {type(i) for i in got} == {int}
 
 
 class Sly(str):
@@ -162,7 +163,8 @@ def test_an_input_that_is_no_str_gets_what_the_live_tokenizer_makes_of_it(llama:
             tok.encode(odd, session="s")
     else:
         assert tok.encode(odd, session="s") == want
-    assert tok.stats().fallbacks == {str(Reason.NOT_TEXT): 1} and tok.stats().bytes == 0
+    assert tok.stats().fallbacks == {str(Reason.NOT_TEXT): 1}
+    assert tok.stats().bytes == 0
 
 
 @pytest.mark.parametrize("text", ["\ud800", "ok\ud800bad", "x" * 500 + "\udfff", "\ud83d" + "y" * 500])
@@ -173,7 +175,8 @@ def test_a_lone_surrogate_raises_the_references_error_and_nothing_is_cached(llam
     for _ in range(2):
         with pytest.raises(type(wanted.value)):
             tok.encode(text, session="s")
-    assert tok.stats().bytes == 0 and tok.stats().fallbacks == {str(Reason.BAD_TEXT): 2}
+    assert tok.stats().bytes == 0
+    assert tok.stats().fallbacks == {str(Reason.BAD_TEXT): 2}
     with pytest.raises(type(wanted.value)):
         asyncio.run(tok.encode_async(text, session="s"))
 
@@ -254,7 +257,8 @@ def test_nothing_is_shared_across_namespaces(llama: Subject) -> None:
     text = llama.maker(11).text(800)
     for n, namespace in enumerate((None, "", "a", "b", "a\x00")):
         assert_same(tok, llama.live, text, session="s", namespace=namespace)
-        assert tok.stats().by_path == {"cold": n + 1} and tok.stats().reused_tokens == 0
+        assert tok.stats().by_path == {"cold": n + 1}
+        assert tok.stats().reused_tokens == 0
 
 
 @pytest.mark.parametrize("odd", [3, b"key", ("a",), "k" * 100_000, "\ud800", ""])
@@ -292,12 +296,14 @@ def test_arrays_hold_the_ids_of_the_list_on_every_path(llama: Subject) -> None:
     for turn in turns:
         for special in (False, True):
             got = tok.encode_array(turn, session="s", add_special_tokens=special)
-            assert type(got) is array and got.typecode == "q"
+            assert type(got) is array
+            assert got.typecode == "q"
             assert got.tolist() == ids_of(live, turn, special)
             del got[:]  # the caller's own
         assert tok.encode(turn, session="s") == ids_of(live, turn)
         tok._store._check()
-    assert set(tok.stats().by_path) == {"cold", "append", "splice", "short"} and not tok.stats().fallbacks
+    assert set(tok.stats().by_path) == {"cold", "append", "splice", "short"}
+    assert not tok.stats().fallbacks
 
     async def both() -> None:
         for turn in ("short", "long text " * 2000):
@@ -359,10 +365,13 @@ def test_stats_tell_what_happened(llama: Subject) -> None:
     tok.encode(text + "more", session="s")
     tok.encode(text[:1000] + "EDIT" + text[1000:], session="s")
     stats = tok.stats()
-    assert stats.requests == 4 and stats.by_path == {"short": 1, "cold": 1, "append": 1, "splice": 1}
+    assert stats.requests == 4
+    assert stats.by_path == {"short": 1, "cold": 1, "append": 1, "splice": 1}
     assert len(text) + 5 <= stats.encoded_chars <= len(text) + 5 + 1500
     assert stats.reused_tokens > 1.7 * len(ids_of(llama.live, text))
-    assert stats.bytes > 0 and stats.sessions >= 1 and stats.fallbacks == {}
+    assert stats.bytes > 0
+    assert stats.sessions >= 1
+    assert stats.fallbacks == {}
 
 
 def test_the_work_of_a_turn_is_that_of_its_new_text(llama: Subject) -> None:
@@ -397,7 +406,9 @@ def test_clear_forgets_the_texts_and_keeps_the_counters(llama: Subject) -> None:
     text = llama.maker(15).text(500)
     tok.encode(text, session="s")
     tok.clear()
-    assert tok.stats().bytes == 0 and tok.stats().sessions == 0 and tok.stats().requests == 1
+    assert tok.stats().bytes == 0
+    assert tok.stats().sessions == 0
+    assert tok.stats().requests == 1
     assert_same(tok, llama.live, text, session="s")
     assert tok.stats().by_path == {"cold": 2}
 
@@ -421,8 +432,10 @@ def test_a_tokenizer_that_no_config_knows_is_encoded_by_itself(caplog: pytest.Lo
         tok = DeltaTokenizer(live)
         for add in (False, True):
             assert_same(tok, live, "hello <|eot_id|> world " * 50, session="s", add_special_tokens=add)
-    assert not tok.admission.admitted and tok.stats().by_path == {"stock": 2}
-    assert tok.stats().fallbacks == {str(Reason.UNKNOWN_TOKENIZER): 2} and tok.stats().bytes == 0
+    assert not tok.admission.admitted
+    assert tok.stats().by_path == {"stock": 2}
+    assert tok.stats().fallbacks == {str(Reason.UNKNOWN_TOKENIZER): 2}
+    assert tok.stats().bytes == 0
     assert len([r for r in caplog.records if "stock path: unknown" in r.getMessage()]) == 1, "said once"
 
 
@@ -446,9 +459,11 @@ class Slow:
 
 def test_an_object_without_a_fast_backend_takes_the_stock_path() -> None:
     tok = DeltaTokenizer(Slow())
-    assert not tok.admission.admitted and tok.admission.reason is Reason.NOT_FAST
+    assert not tok.admission.admitted
+    assert tok.admission.reason is Reason.NOT_FAST
     assert "Slow" in str(tok.admission.mismatches[0])
-    assert tok.encode("ab") == [97, 98] and tok.encode("ab", add_special_tokens=True) == [1, 97, 98]
+    assert tok.encode("ab") == [97, 98]
+    assert tok.encode("ab", add_special_tokens=True) == [1, 97, 98]
     assert asyncio.run(tok.encode_async("ab")) == [97, 98]
     assert tok.stats().fallbacks == {str(Reason.NOT_FAST): 3}
 
@@ -458,7 +473,8 @@ def test_from_file_reads_a_tokenizer_json(tmp_path: Path, llama: Subject) -> Non
     llama.live.save(str(path))
     tok = DeltaTokenizer.from_file(path, config=llama.frozen, budget=1 << 20)
     text = llama.maker(16).text(300)
-    assert tok.admission.admitted and tok.encode(text) == ids_of(llama.live, text)
+    assert tok.admission.admitted
+    assert tok.encode(text) == ids_of(llama.live, text)
     with pytest.raises(Exception, match=r"absent|No such file"):
         DeltaTokenizer.from_file(tmp_path / "absent.json")
 
@@ -484,8 +500,11 @@ def test_a_fault_of_our_own_is_counted_logged_without_the_text_and_does_not_fail
         for _ in range(2):
             assert_same(tok, llama.live, "secret " * 100, session="s")
             assert asyncio.run(tok.encode_async("secret " * 100)) == ids_of(llama.live, "secret " * 100)
-    assert tok.stats().fallbacks == {str(Reason.INTERNAL): 4} and tok.stats().by_path == {"stock": 4}
-    assert "secret" not in caplog.text and len(caplog.records) == 1 and "ValueError at" in caplog.text
+    assert tok.stats().fallbacks == {str(Reason.INTERNAL): 4}
+    assert tok.stats().by_path == {"stock": 4}
+    assert "secret" not in caplog.text
+    assert len(caplog.records) == 1
+    assert "ValueError at" in caplog.text
 
 
 def test_the_live_tokenizer_is_a_tokenizers_object(llama: Subject) -> None:

@@ -41,8 +41,11 @@ def test_a_derivation_to_a_smaller_length_gives_a_superset(name: str) -> None:
         left = {(a, b) for a, b in left if not refuted[a, b]}
         sizes.append(len(left))
         assert set(t.safe) <= left
-    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < k * k
-    assert t.derivation.reduced_length >= 6 and t.derivation.runs >= 4 and t.derivation.run_length >= 4
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < k * k
+    assert t.derivation.reduced_length >= 6
+    assert t.derivation.runs >= 4
+    assert t.derivation.run_length >= 4
 
 
 @pytest.mark.parametrize("name", DISTINCT)
@@ -101,14 +104,17 @@ def test_a_small_derivation_says_what_a_reader_of_the_pattern_would() -> None:
 def test_digit_groups_need_runs_and_get_them() -> None:
     t = derive(split_on(r"\p{N}{1,3}|\P{N}"))
     digit = next(i for i, s in enumerate(t.samples) if s[0] == "0")
-    assert (digit, digit) not in t.safe and (1 - digit, 1 - digit) in t.safe
+    assert (digit, digit) not in t.safe
+    assert (1 - digit, 1 - digit) in t.safe
 
 
 def test_a_lookahead_over_runs_is_seen() -> None:
     """`\\s+(?!\\S)` gives a space back when a word follows: the place inside the run depends on its end."""
     t = derive(split_on(r"\s+(?!\S)|\s+|\S+"))
     space = next(i for i, s in enumerate(t.samples) if s[0] == "\t")
-    assert (space, space) not in t.safe and (1 - space, space) in t.safe and (space, 1 - space) not in t.safe
+    assert (space, space) not in t.safe
+    assert (1 - space, space) in t.safe
+    assert (space, 1 - space) not in t.safe
 
 
 def test_a_pre_tokenizer_that_drops_text_is_refused() -> None:
@@ -124,7 +130,7 @@ def test_a_character_that_folds_to_two_literals_is_refused() -> None:
 
 
 def test_interchangeable_classes_are_found_by_swapping_them() -> None:
-    """s and t after an apostrophe behave alike; a letter and the apostrophe do not."""
+    """S and t after an apostrophe behave alike; a letter and the apostrophe do not."""
     layers = transitions._Layers(split_on(r"'(?:s|t)|."), "st'x", None)
     for _ in range(4):
         layers.grow()

@@ -75,7 +75,8 @@ def drive(
     design: Design, scenario: str, rate: float, seconds: float, arrivals: Sequence[Arrival], warm_up: float, sample: int
 ) -> Run:
     """Run arrivals against a design. Latency is completion minus due time; those due in the first `warm_up` seconds
-    don't count. sample: answers that are compared with the reference's after the run."""
+    don't count. sample: answers that are compared with the reference's after the run.
+    """
     gc.collect()
     return asyncio.run(_drive(design, scenario, rate, seconds, arrivals, warm_up, sample))
 
@@ -147,7 +148,8 @@ def highest_rate(
     run: Callable[[float], Run], limit_ms: float, first: float, steps: int, most: float, note: Callable[[Run], None]
 ) -> float:
     """The highest rate with P99 <= limit_ms that was seen, and 0.0 when not even a low one was: doubling from `first`,
-    then `steps` halvings of the interval between the last good and the first bad one."""
+    then `steps` halvings of the interval between the last good and the first bad one.
+    """
     good, bad = 0.0, math.inf
     rate = first
     for _ in range(64):

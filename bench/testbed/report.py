@@ -16,7 +16,8 @@ from .simulate import Costs, Simulated
 @dataclass(slots=True)
 class Record:
     """Everything of one invocation. machine: facts and settings. highest: (encoder, design, rate) of the rate search.
-    calibration: P99 (ms) of documents with this machine's workers: measured, simulated, simulated once calibrated."""
+    calibration: P99 (ms) of documents with this machine's workers: measured, simulated, simulated once calibrated.
+    """
 
     machine: dict[str, Any]
     runs: list[tuple[str, Run]] = field(default_factory=list)

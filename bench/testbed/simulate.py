@@ -36,7 +36,8 @@ from .load import APPEND, Arrival, Fleet
 class Costs:
     """Measured here. append_ms: a warm turn, all of it on the loop. Per 1,000 characters of cold text, in ms: locked,
     under the interpreter lock in a thread; free, in the encoder without it; unpack, of a process's answer; finish,
-    looking up, dividing, putting together and remembering. inline: characters up to which the loop encodes itself."""
+    looking up, dividing, putting together and remembering. inline: characters up to which the loop encodes itself.
+    """
 
     append_ms: float
     locked: float
@@ -140,7 +141,7 @@ class _Servers:
         self._number = count()
 
     def take(self, key: float, work: Callable[[Callable[[], None]], None]) -> None:
-        """work is called when a server is free, with what to call when it is done."""
+        """Work is called when a server is free, with what to call when it is done."""
         heapq.heappush(self._waiting, (key, next(self._number), work))
         self._next()
 
@@ -243,7 +244,8 @@ def simulate(
 @dataclass(frozen=True, slots=True)
 class Simulated:
     """One row. rate: the highest with P99 <= limit, 0.0 when there was none. document_ms: P99 of the documents at
-    half that rate, with the bursts."""
+    half that rate, with the bursts.
+    """
 
     design: str
     workers: int

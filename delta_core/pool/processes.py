@@ -39,7 +39,8 @@ _BOOT = "import sys; from delta_core.pool.processes import serve; serve(int(sys.
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a worker process needs: the tokenizer's state as JSON, its frozen config, the encoder's name, and the
-    characters between checkpoints."""
+    characters between checkpoints.
+    """
 
     tokenizer_json: str
     frozen: Frozen

@@ -71,7 +71,8 @@ def test_medians_and_percentiles_are_of_the_rounds_after_the_first() -> None:
     (found,) = run_all([(SCENE, slow_first)], codes, rounds=5, seconds=60)
     assert (found.calls, found.median_ms, found.p99_ms, found.low_ms) == (5, 3.0, 5.0, 1.0)
     assert (found.cpu_s, found.tokens, found.wrong) == (2.5, 4, 0)
-    assert p99(range(1, 201)) == 198 and p99([7]) == 7
+    assert p99(range(1, 201)) == 198
+    assert p99([7]) == 7
 
 
 def test_a_wrong_id_is_counted_in_every_call() -> None:
@@ -97,7 +98,9 @@ def test_who_has_used_up_the_time_sits_out_but_for_three_calls() -> None:
 def test_a_replay_makes_every_call_once_in_order() -> None:
     contestant = Clocked("a", lambda call: 1.0)
     (found,) = replay(SCENE, [contestant], codes)
-    assert [c.text for c in contestant.seen] == ["abcd", "abce"] and found.wall_s == 2.0 and found.cpu_s == 1.0
+    assert [c.text for c in contestant.seen] == ["abcd", "abce"]
+    assert found.wall_s == 2.0
+    assert found.cpu_s == 1.0
 
 
 @pytest.mark.parametrize("form", [list, tuple, lambda ids: array("q", ids), lambda ids: np.array(ids, np.uint32)])
@@ -108,7 +111,8 @@ def test_ids_are_the_same_in_any_container(form: Callable[[list[int]], Any]) -> 
 def test_the_fit_finds_the_constant_and_the_slope() -> None:
     grown = [result("floor, list", chars=n, median_ms=0.05 + n / 1e6 * 0.3) for n in (16_000, 400_000, 4_000_000)]
     found = fit(grown)
-    assert found.constant_us == pytest.approx(50) and found.slope_us == pytest.approx(300)
+    assert found.constant_us == pytest.approx(50)
+    assert found.slope_us == pytest.approx(300)
     assert found.worst == pytest.approx(0, abs=1e-9)
 
 
@@ -116,9 +120,11 @@ def test_the_fit_finds_the_constant_and_the_slope() -> None:
 def test_a_transcript_has_the_length_that_was_asked_for_and_is_the_same_every_time(kind: str) -> None:
     text = texts.transcript(kind, "qwen3", 60_000)
     texts.transcript.cache_clear()
-    assert texts.transcript(kind, "qwen3", 60_000) == text and len(text) == 60_000
+    assert texts.transcript(kind, "qwen3", 60_000) == text
+    assert len(text) == 60_000
     assert texts.transcript(kind, "qwen3", 30_000) == text[:30_000]
-    assert text.count("<|im_start|>") > 5 and "Current time: " in text
+    assert text.count("<|im_start|>") > 5
+    assert "Current time: " in text
     blocks = {text[n : n + 200] for n in range(0, len(text) - 200, 200)}
     assert len(blocks) == len(range(0, len(text) - 200, 200)), "nothing stands in it twice"
     assert len({len(t) for t in texts.turns(kind, "qwen3", 400, 3)} | {400}) == 1
@@ -168,7 +174,8 @@ def test_no_environment_for_the_worker_is_a_note_not_a_failure(tmp_path: Path) -
     notes: list[str] = []
     assert peers.start(str(tmp_path / "python"), tmp_path, notes.append) is None
     assert peers.start("none", tmp_path, notes.append) is None
-    assert len(notes) == 2 and all("toktier" in note for note in notes)
+    assert len(notes) == 2
+    assert all("toktier" in note for note in notes)
 
 
 def record() -> Record:
@@ -202,23 +209,29 @@ def test_a_record_is_drawn(what: str, tmp_path: Path) -> None:
         kept.churns.append(Churn("Delta", "qwen3", 100, [(1, 2, 3, 4), (2, 3, 3, 4)]))
     report.plot(kept, tmp_path)
     drawn = (tmp_path / f"{what}.svg").read_text(encoding="utf-8")
-    assert report.TITLES[what] in drawn and (tmp_path / f"{what}.png").read_bytes().startswith(b"\x89PNG")
-    assert ("Delta, keyed" if what != "memory" else "conversations served") in drawn and "fast but wrong" not in drawn
+    assert report.TITLES[what] in drawn
+    assert (tmp_path / f"{what}.png").read_bytes().startswith(b"\x89PNG")
+    assert ("Delta, keyed" if what != "memory" else "conversations served") in drawn
+    assert "fast but wrong" not in drawn
 
 
 def test_a_peer_that_was_wrong_is_in_no_table_and_ours_is_marked() -> None:
     shown = report.markdown(record())
-    assert "fast but wrong" not in shown and f"| {ours.KEYED} | 1.25 (2.00) |" in shown and "**misses**" in shown
+    assert "fast but wrong" not in shown
+    assert f"| {ours.KEYED} | 1.25 (2.00) |" in shown
+    assert "**misses**" in shown
     failing = record()
     failing.results[1] = replace(failing.results[1], wrong=2)
-    assert "1.25 (2.00) WRONG" in report.markdown(failing) and failing.failed == [failing.results[1]]
+    assert "1.25 (2.00) WRONG" in report.markdown(failing)
+    assert failing.failed == [failing.results[1]]
     assert not record().failed, "a peer's fault is not ours"
 
 
 def test_the_fastest_exact_peer_is_the_one_to_beat() -> None:
     rows = [*record().results, result("slow", median_ms=9.0), result("quick", median_ms=5.0)]
     peer = workloads.exact_peer(rows)
-    assert peer is not None and peer.row == "quick"
+    assert peer is not None
+    assert peer.row == "quick"
 
 
 def test_readmes_section_is_put_between_its_marks_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,11 +241,15 @@ def test_readmes_section_is_put_between_its_marks_only(tmp_path: Path, capsys: p
     record().save(tmp_path)
     assert report.readme(tmp_path, target) == 0
     written = target.read_text(encoding="utf-8")
-    assert written.startswith("before\n<!-- bench -->\n\na CPU") and written.endswith("\n<!-- /bench -->\nafter\n")
-    assert "| a target | ≤ 1.6 | 1.70 | 1.70 to 1.70 | 0 of 1 |" in written and "-->old" not in written
-    assert report.readme(tmp_path, None) == 0 and "a CPU" in capsys.readouterr().out
+    assert written.startswith("before\n<!-- bench -->\n\na CPU")
+    assert written.endswith("\n<!-- /bench -->\nafter\n")
+    assert "| a target | ≤ 1.6 | 1.70 | 1.70 to 1.70 | 0 of 1 |" in written
+    assert "-->old" not in written
+    assert report.readme(tmp_path, None) == 0
+    assert "a CPU" in capsys.readouterr().out
     target.write_text("no marks", encoding="utf-8")
-    assert report.readme(tmp_path, target) == 2 and target.read_text(encoding="utf-8") == "no marks"
+    assert report.readme(tmp_path, target) == 2
+    assert target.read_text(encoding="utf-8") == "no marks"
 
 
 TINY = replace(
@@ -260,15 +277,19 @@ def test_every_subcommand_measures_writes_and_is_exact(tiny: list[str], tmp_path
     assert command.main(["all", *tiny]) == 0
     for name in report.ORDER:
         kept = Record.load(tmp_path / "out" / f"{name}.json")
-        assert (kept.results or kept.states) and not kept.failed
+        assert kept.results or kept.states
+        assert not kept.failed
     turns = Record.load(tmp_path / "out" / "turn.json")
     rows = {r.row for r in turns.results}
     assert {ours.FLOOR, ours.FLOOR_ARRAY, ours.KEYED, ours.UNKEYED, ours.ARRAY, ours.REFERENCE} < rows
-    assert {"HF encode", "fastokens, segment cache", "gigatoken, array"} < rows and len(turns.fits) == 4
+    assert {"HF encode", "fastokens, segment cache", "gigatoken, array"} < rows
+    assert len(turns.fits) == 4
     churned = Record.load(tmp_path / "out" / "memory.json").churns
     assert [c.row for c in churned] == ["Delta"]
     conversations, _, held, evicted = churned[0].samples[-1]
-    assert conversations == 20 and 0 < held <= churned[0].budget and evicted > 0
+    assert conversations == 20
+    assert 0 < held <= churned[0].budget
+    assert evicted > 0
     assert report.readme(tmp_path / "out", None) == 0
 
 
@@ -285,7 +306,8 @@ def test_cold_text_is_measured_beside_its_encoder_alone_and_lopt(
     assert not any("differs" in line for line in parallel.markdown({1: found}).splitlines())
     wrong = [replace(r, wrong=1, ours=r.row.startswith("Delta")) for r in found.results]
     shown = parallel.markdown({1: replace(found, results=wrong)})
-    assert "| english, 0.008M | 1 | differs |" in shown and "WRONG" in shown
+    assert "| english, 0.008M | 1 | differs |" in shown
+    assert "WRONG" in shown
 
 
 def test_one_wrong_id_of_ours_fails_the_run(

@@ -27,4 +27,5 @@ def test_round_trip_and_density() -> None:
 def test_markers_are_single_tokens_after_the_vocabulary() -> None:
     tokenizer = embedded_tokenizer()
     ids = tokenizer.encode("<|im_start|><think></think><|im_end|>").ids
-    assert len(ids) == 4 and min(ids) >= tokenizer.get_vocab_size(with_added_tokens=False)
+    assert len(ids) == 4
+    assert min(ids) >= tokenizer.get_vocab_size(with_added_tokens=False)

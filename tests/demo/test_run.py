@@ -89,9 +89,12 @@ def test_measure_and_summarise(tokenizer: Tokenizer, turns: list[Turn]) -> None:
     tok = StandIn(tokenizer)
     seen: list[demo.TurnResult] = []
     report = demo.measure(tok, tokenizer, [turns, turns[:3]], family="qwen3", on_turn=seen.append)
-    assert list(report.turns) == seen and len(seen) == len(turns) + 3
+    assert list(report.turns) == seen
+    assert len(seen) == len(turns) + 3
     assert set(tok.keys) == {"demo-0", "demo-1"}, "each session has its own key"
-    assert all(t.identical for t in report.turns) and not report.differences and not report.interrupted
+    assert all(t.identical for t in report.turns)
+    assert not report.differences
+    assert not report.interrupted
     assert seen[0].new_chars == sum(m.size for m in turns[0].messages)
     assert seen[1].reused_tokens == seen[1].tokens - 10
     clock = next(t for t in seen if t.kind == "edit" and t.chars == seen[t.turn - 1].chars)
@@ -99,7 +102,8 @@ def test_measure_and_summarise(tokenizer: Tokenizer, turns: list[Turn]) -> None:
     assert all(0 < t.new_chars < 5_000 for t in seen if t.kind == "trim")
 
     summary = demo.summarise(report)
-    assert summary.turns == summary.identical == len(seen) and summary.warm_turns == len(seen) - 2
+    assert summary.turns == summary.identical == len(seen)
+    assert summary.warm_turns == len(seen) - 2
     assert {k.kind for k in summary.kinds} == {"start", "append", "think", "edit", "trim"}
     assert summary.delta_median_ms <= summary.delta_p99_ms
 
@@ -108,7 +112,8 @@ def test_a_wrong_id_is_found_and_shown_without_text(tokenizer: Tokenizer, turns:
     report = demo.measure(StandIn(tokenizer, wrong_at(4, 100)), tokenizer, [turns[:6]], family="qwen3")
     [difference] = report.differences
     assert (difference.turn, difference.position) == (4, 100)
-    assert len(difference.expected) == len(difference.got) == 11 and difference.got[5] == difference.expected[5] + 1
+    assert len(difference.expected) == len(difference.got) == 11
+    assert difference.got[5] == difference.expected[5] + 1
     assert [t.identical for t in report.turns] == [True] * 4 + [False, True]
     assert "turn 4: token 100 differs" in demo.difference_line(difference)
 
@@ -121,7 +126,8 @@ def test_missing_ids_differ_at_the_end(tokenizer: Tokenizer, turns: list[Turn]) 
 
 def test_an_interrupt_keeps_what_was_done(tokenizer: Tokenizer, turns: list[Turn]) -> None:
     report = demo.measure(StandIn(tokenizer, interrupt_at(3)), tokenizer, [turns], family="qwen3")
-    assert report.interrupted and len(report.turns) == 3
+    assert report.interrupted
+    assert len(report.turns) == 3
     nothing = demo.measure(StandIn(tokenizer, interrupt_at(0)), tokenizer, [turns], family="qwen3")
     assert demo.summarise(nothing).turns == 0
 
@@ -132,7 +138,8 @@ def test_selected_rows_tell_the_run() -> None:
 
     rows = [row(i, "think" if i % 40 == 7 else "append", i != 100) for i in range(300)]
     chosen = [t.turn for t in demo.select_rows(rows)]
-    assert len(chosen) == 60 and chosen == sorted(set(chosen))
+    assert len(chosen) == 60
+    assert chosen == sorted(set(chosen))
     assert {0, 100, 299, *(i for i in range(300) if i % 40 == 7)} <= set(chosen)
     assert demo.select_rows(rows[:60]) == rows[:60]
     assert len(demo.select_rows([row(i, "start") for i in range(500)])) == 60
@@ -184,14 +191,17 @@ def test_ctrl_c_prints_the_summary_and_exits_130(
 ) -> None:
     assert command("--interleave", "1", spoil=interrupt_at(4)) == 130
     out, err = capsys.readouterr()
-    assert "interrupted after 4 of 19 turns" in err and "all 4 turns identical" in out
+    assert "interrupted after 4 of 19 turns" in err
+    assert "all 4 turns identical" in out
 
 
 def test_json_alone_on_stdout(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--json", "--turns", "4") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["summary"]["identical"] == 4 and len(report["turns"]) == 4
-    assert report["setup"]["model"] == "embedded" and report["setup"]["template"] == "qwen3"
+    assert report["summary"]["identical"] == 4
+    assert len(report["turns"]) == 4
+    assert report["setup"]["model"] == "embedded"
+    assert report["setup"]["template"] == "qwen3"
 
 
 def test_json_and_plot_to_files(
@@ -218,7 +228,8 @@ def test_sessions_of_a_file(command: Callable[..., int], tmp_path: Path, capsys:
     path.write_text("\n".join(json.dumps({"id": i, "messages": messages}) for i in range(3)))
     assert command("--session", str(path), "--turns", "2") == 0
     out, err = capsys.readouterr()
-    assert "6 turns in 3 sessions" in err and "session" in out
+    assert "6 turns in 3 sessions" in err
+    assert "session" in out
 
 
 @pytest.mark.parametrize(
@@ -236,7 +247,9 @@ def test_what_cannot_start_exits_2(
 ) -> None:
     assert command(*args) == 2
     out, err = capsys.readouterr()
-    assert says in err and err.count("\n") == 1 and out == ""
+    assert says in err
+    assert err.count("\n") == 1
+    assert out == ""
 
 
 def test_a_broken_tokenizer_file_exits_2(

@@ -40,13 +40,17 @@ def test_a_seed_gives_one_session_and_another_seed_another() -> None:
 
 def test_the_default_session_is_long_and_mostly_small_appends(turns: list[Turn]) -> None:
     kinds = [t.kind for t in turns]
-    assert kinds[0] == "start" and "start" not in kinds[1:]
-    assert kinds.count("think") >= 3 and kinds.count("edit") >= 2 and kinds.count("trim") == 1
+    assert kinds[0] == "start"
+    assert "start" not in kinds[1:]
+    assert kinds.count("think") >= 3
+    assert kinds.count("edit") >= 2
+    assert kinds.count("trim") == 1
     assert 60 <= len(turns) <= 120
     assert all(size(t) >= TARGET for t in turns[-10:])
     grown = [size(b) - size(a) for a, b in pairwise(turns) if b.kind == "append" and size(a) > 0.9 * TARGET]
     late = sorted(g for g in grown if g < 5000)
-    assert len(late) >= 40 and late[0] >= 50
+    assert len(late) >= 40
+    assert late[0] >= 50
     assert 400 <= late[len(late) // 2] <= 1300
 
 
@@ -62,16 +66,21 @@ def test_each_kind_relates_to_the_turn_before_as_it_says(turns: list[Turn]) -> N
     for old, new in pairwise(turns):
         a, b = old.messages, new.messages
         if new.kind in ("append", "think"):
-            assert b[: len(a)] == a and len(b) > len(a)
+            assert b[: len(a)] == a
+            assert len(b) > len(a)
             assert old.thinking == (new.kind == "think")
         elif new.kind == "edit":
             changed = [i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y]
-            assert len(changed) == 1 and len(b) >= len(a)
+            assert len(changed) == 1
+            assert len(b) >= len(a)
         elif new.kind == "trim":
             kept = [i for i, m in enumerate(a) if m is b[1]]
-            assert b[0] is a[0] and kept and kept[0] > 1
+            assert b[0] is a[0]
+            assert kept
+            assert kept[0] > 1
             rest = a[kept[0] :]
-            assert b[1 : 1 + len(rest)] == rest and len(b) > 1 + len(rest)
+            assert b[1 : 1 + len(rest)] == rest
+            assert len(b) > 1 + len(rest)
             assert b[1].role != "tool"
 
 
@@ -80,7 +89,8 @@ def test_every_tool_result_answers_a_call(turns: list[Turn]) -> None:
     results = {m.tool_call_id for m in turns[-1].messages if m.role == "tool"}
     assert results == calls
     assert all(isinstance(json.loads(c.arguments), dict) for m in turns[-1].messages for c in m.tool_calls)
-    assert turns[-1].messages[0].role == "system" and '"type": "function"' in (turns[-1].messages[0].content or "")
+    assert turns[-1].messages[0].role == "system"
+    assert '"type": "function"' in (turns[-1].messages[0].content or "")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +102,8 @@ def test_scripts_are_there(turns: list[Turn], script: str) -> None:
 
 def test_awkward_text_is_there(turns: list[Turn]) -> None:
     whole = text(turns[-1])
-    assert "\r\n" in whole and "\t" in whole
+    assert "\r\n" in whole
+    assert "\t" in whole
     assert any(unicodedata.category(c) == "So" and ord(c) > 0xFFFF for c in set(whole)), "emoji"
     assert unicodedata.normalize("NFC", whole) != whole, "some text is decomposed"
     assert max(map(len, whole.split("\n"))) > 1000, "long lines"
@@ -193,5 +204,7 @@ def test_a_limit_spreads_the_turns() -> None:
     messages = [Message("user" if i % 2 == 0 else "assistant") for i in range(41)]
     made = list(turns_of(messages, limit=5))
     assert [len(t.messages) for t in made] == [1, 11, 21, 31, 41]
-    assert spread(10, 0) == [] and spread(10, 1) == [9] and spread(2, 9) == [0, 1]
+    assert spread(10, 0) == []
+    assert spread(10, 1) == [9]
+    assert spread(2, 9) == [0, 1]
     assert list(made[1].messages) == messages[:11]

@@ -71,7 +71,9 @@ def naive(encoder: Encoder, reference: Reference) -> Encoder:
 def test_a_copy_that_gives_added_tokens_other_ids_is_found(kind: str, subject: Subject) -> None:
     with _served_by(naive)():
         tally = run(subject, kind)
-    assert tally.failed and tally.subject is not None and tally.subject.name == f"{subject.name}+{kind}"
+    assert tally.failed
+    assert tally.subject is not None
+    assert tally.subject.name == f"{subject.name}+{kind}"
 
 
 def swapped(state: str) -> str:
@@ -86,7 +88,8 @@ def test_a_copy_with_two_ids_swapped_is_refused_when_it_is_made(subject: Subject
     with mock.patch.object(Reference, "serialized", lambda self, **how: swapped(state(self, **how))):
         live, frozen = subject.live, subject.frozen
         tok = DeltaTokenizer(live, encoder="reference", config=frozen)
-        assert tok.admission.reason is not None and tok.admission.reason.value == "copy_differs"
+        assert tok.admission.reason is not None
+        assert tok.admission.reason.value == "copy_differs"
         assert tok.encode("cab") == live.encode("cab", add_special_tokens=False).ids
         assert tok.stats().fallbacks == {tok.admission.reason: 1}
 
@@ -101,7 +104,8 @@ def test_a_refusal_that_is_not_counted_is_a_finding(subject: Subject, monkeypatc
     assert not run(subject, "stripping").failed
     monkeypatch.setattr(DeltaTokenizer, "fallback", lambda *_, **__: False)
     tally = run(subject, "stripping")
-    assert tally.outcome == "unsupported_added_token" and tally.failed == [[]]
+    assert tally.outcome == "unsupported_added_token"
+    assert tally.failed == [[]]
 
 
 def test_a_constructor_that_raises_is_a_finding(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +114,8 @@ def test_a_constructor_that_raises_is_a_finding(subject: Subject, monkeypatch: p
 
     monkeypatch.setattr(DeltaTokenizer, "__init__", init)
     tally = run(subject, "special")
-    assert tally.outcome == "raised OverflowError" and tally.failed == [[]]
+    assert tally.outcome == "raised OverflowError"
+    assert tally.failed == [[]]
 
 
 def test_a_fault_that_the_stock_path_hides_is_a_finding(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +124,8 @@ def test_a_fault_that_the_stock_path_hides_is_a_finding(subject: Subject, monkey
 
     monkeypatch.setattr("delta_core.tokenizer.plan", plan)
     tally = run(subject, "special")
-    assert tally.outcome == SERVED and tally.failed == [[]]
+    assert tally.outcome == SERVED
+    assert tally.failed == [[]]
 
 
 # -- in the campaign and its report --
@@ -133,8 +139,10 @@ def test_a_difference_names_the_changed_tokenizer_and_its_unit_what_became_of_it
     unit = KINDS.index("holes")
     with _served_by(naive)():
         (record,), found = run_task(Task(name, "reference", "variants", unit, 1, "seed", ()))
-    assert (record.variant, record.outcome) == ("holes", SERVED) and record.differences
-    assert found and {d.tokenizer for d in found} == {f"{name}+holes"}
+    assert (record.variant, record.outcome) == ("holes", SERVED)
+    assert record.differences
+    assert found
+    assert {d.tokenizer for d in found} == {f"{name}+holes"}
     assert all(d.expected != d.got and len("".join(c.text for c in d.calls)) < 40 for d in found), "shrunk there"
     campaign._subject.cache_clear()
 
@@ -158,7 +166,8 @@ def test_the_report_counts_what_was_served_and_names_what_never_was(tmp_path: Pa
     _, text, page = write_report([state], tmp_path)
     for path in (text, page):
         written = path.read_text(encoding="utf-8")
-        assert "Never served: stripping." in written and "1x copy_differs" in written
+        assert "Never served: stripping." in written
+        assert "1x copy_differs" in written
 
 
 def pairs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, minutes: float | None) -> list[tuple[str, str, float]]:

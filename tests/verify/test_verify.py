@@ -41,7 +41,8 @@ def test_every_battery_counts_and_finds_nothing_in_a_right_tokenizer(
 ) -> None:
     tally = Tally()
     BATTERIES[battery].run(opened(synthetic("qwen3", True)), 1, "seed", tally)
-    assert tally.cases > 0 and not tally.failed
+    assert tally.cases > 0
+    assert not tally.failed
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
@@ -57,7 +58,8 @@ def test_the_reference_is_asked_once_for_all_encoders_and_every_encoder_is_compa
     first = opened(synthetic("gpt2"))
     tally = Tally()
     BATTERIES["added_tokens"].run(first, 1, "seed", tally)
-    assert tally.seams and not tally.failed
+    assert tally.seams
+    assert not tally.failed
 
     class Wrong:
         name = "wrong"
@@ -68,15 +70,19 @@ def test_the_reference_is_asked_once_for_all_encoders_and_every_encoder_is_compa
     asked = len(first.answers)
     second, found = replace(first, encoder=Wrong(), known={}), Tally()
     BATTERIES["added_tokens"].run(second, 1, "seed", found)
-    assert second.answers is first.answers and len(first.answers) == asked
-    assert (found.cases, found.seams) == (tally.cases, tally.seams) and len(found.failed or []) == found.cases
+    assert second.answers is first.answers
+    assert len(first.answers) == asked
+    assert (found.cases, found.seams) == (tally.cases, tally.seams)
+    assert len(found.failed or []) == found.cases
 
 
 def test_the_users_text_is_cut_grown_and_edited(synthetic: Callable[..., Shared]) -> None:
     shared = synthetic("llama3_1")
     tally = Tally()
     BATTERIES["user"].run(opened(shared, texts=(shared.maker(1).text(400),)), 0, "seed", tally)
-    assert tally.cases > 20 and tally.seams > 100 and not tally.failed
+    assert tally.cases > 20
+    assert tally.seams > 100
+    assert not tally.failed
 
 
 def test_a_planted_transition_is_found_and_shrunk_to_a_few_letters(synthetic: Callable[..., Shared]) -> None:
@@ -96,7 +102,9 @@ def test_a_planted_transition_is_found_and_shrunk_to_a_few_letters(synthetic: Ca
         return got != want
 
     (call,) = shrink(tally.failed[0], fails)
-    assert fails([call]) and len(call.text) <= 4 and call.text.isalpha()
+    assert fails([call])
+    assert len(call.text) <= 4
+    assert call.text.isalpha()
 
 
 def test_shrinking_drops_calls_flags_and_shared_text() -> None:
@@ -155,7 +163,8 @@ def test_a_control_that_finds_nothing_fails_the_campaign(tmp_path: Path) -> None
 
 def test_every_tokenizer_that_must_be_refused_is() -> None:
     result = run_refusals()
-    assert result.tried == len(list(refused())) > 35 and not result.missed
+    assert result.tried == len(list(refused())) > 35
+    assert not result.missed
 
 
 def test_a_structure_that_is_not_refused_any_more_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +276,8 @@ def test_the_html_page_holds_every_count(tmp_path: Path) -> None:
         ["a guard", "synthetic/qwen3", "0.23.3", "tok.encode('<b>&|', session='k')", "231"]
     ]
     assert found.tables["Left out"][1:] == [["gpt4o fastokens, tokenizers 0.22.2", "not certified"]]
-    assert len(found.pre) == 1 and "tok.encode('<b>&|', session='k')" in found.pre[0]
+    assert len(found.pre) == 1
+    assert "tok.encode('<b>&|', session='k')" in found.pre[0]
     assert "170,000 seam checks" in re.sub(r"\s+", " ", page)
 
 
@@ -326,7 +336,8 @@ def test_units_are_those_of_the_opened_tokenizer(tokenizer_file: Path) -> None:
 def test_an_encoder_without_a_record_is_left_out_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delta_core.tools.verify.subjects.version_of", lambda encoder: "0.0.1")
     why = left_out("qwen3", "fastokens")
-    assert why is not None and "fastokens 0.0.1 is not certified for qwen3 with tokenizers" in why
+    assert why is not None
+    assert "fastokens 0.0.1 is not certified for qwen3 with tokenizers" in why
     assert left_out("qwen3", "reference") is None
     assert left_out("./some/tokenizer.json", "fastokens") is None, "only opening it can tell"
 
@@ -364,7 +375,9 @@ def test_the_command_runs_reports_and_resumes(
     )  # fmt: skip
     assert command(*arguments, "--json") == 0
     first = json.loads(capsys.readouterr().out)
-    assert first["seams"] > 1000 and first["differences"] == 0 and first["references"]
+    assert first["seams"] > 1000
+    assert first["differences"] == 0
+    assert first["references"]
     assert {row["battery"] for row in first["rows"]} == {"seams", "user"}
     assert "seam checks" in (tmp_path / "out" / "report.md").read_text()
     assert command(*arguments, "--json") == 0, "the same folder and no seed: resumed, nothing left to do"
@@ -381,7 +394,8 @@ def test_what_the_time_did_not_suffice_for_is_said(
     )  # fmt: skip
     assert command(*arguments, "--minutes", "0") == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["rows"] == [] and list(summary["skipped"].values()) == ["the time was over before its turn"]
+    assert summary["rows"] == []
+    assert list(summary["skipped"].values()) == ["the time was over before its turn"]
     assert command(*arguments) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["rows"] and not summary["skipped"], "resumed with time enough"
@@ -404,14 +418,16 @@ def test_a_wrong_transition_in_a_config_is_found_shrunk_and_reported(
     ) == 1  # fmt: skip
     printed = capsys.readouterr()
     summary = json.loads(printed.out)
-    assert summary["differences"] > 0 and {row["battery"] for row in summary["rows"]} == {"dense_sessions", "seams"}
+    assert summary["differences"] > 0
+    assert {row["battery"] for row in summary["rows"]} == {"dense_sessions", "seams"}
     shown = Tables((out / "report.html").read_text(encoding="utf-8")).pre
     assert shown == ["\n".join(example) for example in summary["examples"]]
     for example in summary["examples"]:
         assert "\n".join(example) in printed.err
         texts = [ast.literal_eval(found) for found in re.findall(r"tok\.encode\(('[^']*')", "\n".join(example))]
         # Shrunk to what one token spans: letters, with the space that belongs to them.
-        assert all(text.removeprefix(" ").isalpha() for text in texts) and sum(map(len, texts)) <= 8
+        assert all(text.removeprefix(" ").isalpha() for text in texts)
+        assert sum(map(len, texts)) <= 8
 
 
 def test_every_certified_encoder_is_counted_for_itself(
@@ -430,7 +446,8 @@ def test_every_certified_encoder_is_counted_for_itself(
     assert rows.keys() == {("reference", Reference.version), (f"fastokens {fastokens}", Reference.version)}
     assert len({(row["units"], row["seams"]) for row in rows.values()}) == 1, "both on the same texts"
     (why,) = summary["skipped"].values()
-    assert "gigatoken" in why and "not certified" in why
+    assert "gigatoken" in why
+    assert "not certified" in why
 
 
 def test_what_cannot_be_verified_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
