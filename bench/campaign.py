@@ -17,7 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from delta_core.tools.verify.report import State, summarise, write_report
+from delta_core.tools.verify.pages import write_report
+from delta_core.tools.verify.report import State, summarise
 
 REFERENCES = ("tokenizers==0.22.2", "tokenizers>=0.23,<0.24")
 ROOT = Path(__file__).resolve().parent.parent

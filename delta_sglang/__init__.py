@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-BACKEND = "delta"
+from .backend import BACKEND
 
 
 def register() -> None:

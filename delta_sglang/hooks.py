@@ -10,8 +10,8 @@ from typing import Any
 from delta_core import Reason, session_key
 from delta_core.options import Options
 
-from . import BACKEND
 from .adapter import Adapter, override_encode
+from .backend import BACKEND
 from .keys import Key
 
 log = logging.getLogger("delta_sglang")

@@ -25,8 +25,9 @@ from . import controls
 from .batteries import BATTERIES, REPLAYS, outcome, shrunk
 from .cases import Call, Difference
 from .generators import PIPELINES
+from .pages import write_report
 from .refusals import run_refusals
-from .report import State, UnitRecord, summarise, write_report
+from .report import State, UnitRecord, summarise
 from .subjects import SYNTHETIC, SubjectError, left_out, open_subject, read_texts
 from .tally import Answer, Subject, Tally
 

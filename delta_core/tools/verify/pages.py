@@ -1,15 +1,15 @@
-"""The report for people: the same tables as Markdown and as one HTML page without scripts or other files."""
+"""The report: JSON for machines; for people the same tables as Markdown, and as one HTML page on its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from .controls import ControlResult
-    from .report import Row, Summary, Variant
+from .controls import ControlResult
+from .report import Row, State, Summary, Variant, summarise
 
 _TITLE = "Exactness campaign"
 _SEAM = "A seam check is one claimed safe cut held against the reference: n pieces of a text check n - 1 seams."
@@ -175,3 +175,16 @@ def page(s: Summary) -> str:
 def _row(tag: str, cells: Iterable[str], words: int) -> str:
     marked = (f"<{tag}{'' if i < words else ' class=n'}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
     return f"<tr>{''.join(marked)}</tr>"
+
+
+def write_report(states: list[State], folder: Path) -> list[Path]:
+    """report.json, report.md and report.html; returns their paths."""
+    summary = summarise(states)
+    written = {
+        "report.json": json.dumps(asdict(summary), indent=1) + "\n",
+        "report.md": markdown(summary),
+        "report.html": page(summary),
+    }
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in written]

@@ -1,4 +1,4 @@
-"""What a campaign leaves behind: a state to resume from, and a report for people and for machines."""
+"""What a campaign leaves behind: a state to resume from, and the summary of one or more of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ...errors import DeltaError
 from ...reference import Reference
 from .cases import Difference
 from .controls import ControlResult
-from .pages import markdown, page
 from .tally import SERVED
 
 
@@ -244,16 +243,3 @@ def summarise(states: list[State]) -> Summary:
         variants=variants,
         never_served=sorted({variant.kind for variant in variants} - served),
     )
-
-
-def write_report(states: list[State], folder: Path) -> list[Path]:
-    """report.json, report.md and report.html; returns their paths."""
-    summary = summarise(states)
-    written = {
-        "report.json": json.dumps(asdict(summary), indent=1) + "\n",
-        "report.md": markdown(summary),
-        "report.html": page(summary),
-    }
-    for name, text in written.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in written]
