@@ -109,12 +109,15 @@ class NoNormalizer:
     """Without a normalizer every character is stable and stays itself."""
 
     def left(self, character: str) -> bool:
+        """See Stability."""
         return True
 
     def right(self, character: str) -> bool:
+        """See Stability."""
         return True
 
     def outcomes(self, character: str) -> tuple[str, ...]:
+        """See Stability."""
         return (character,)
 
 
@@ -148,9 +151,11 @@ class NfcStability:
         self._verdict: dict[str, bool] = {}
 
     def left(self, character: str) -> bool:
+        """See Stability."""
         return self.right(character)
 
     def right(self, character: str) -> bool:
+        """See Stability."""
         verdict = self._verdict.get(character)
         if verdict is None:
             if len(self._verdict) >= 1 << 16:  # attacker-chosen characters must not grow it without bound
@@ -174,4 +179,5 @@ class NfcStability:
         return self._nfd.normalize_str(character)[0]
 
     def outcomes(self, character: str) -> tuple[str, ...]:
+        """See Stability."""
         return (character, *self._composites.get(self.base(character), ()))

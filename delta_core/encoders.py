@@ -1,4 +1,8 @@
-"""Encoders: who turns a segment into IDs. The reference always can; a faster one serves only where it is certified."""
+"""Encoders: who turns a segment into IDs. The reference always can; a faster one serves only where it is certified.
+
+What the rest of the runtime must know of an encoder (how far apart checkpoints pay, what may run on an event loop, how
+many threads help) is an attribute of its class.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,14 @@ import threading
 from collections.abc import Sequence
 from importlib import metadata
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from .admission.frozen import Certification, Frozen
-from .errors import Reason
+from .errors import Reason, panics_are_errors
 from .forks import in_forked_child
 from .identity import answers_differ, bytes_of
 from .ids import Ids, Kind, container, from_numbers
@@ -23,18 +27,20 @@ from .reference import Reference
 
 log = logging.getLogger("delta_core")
 
-NAMES = ("reference", "fastokens", "gigatoken")
 # So many segments fastokens encodes one by one, in the calling thread; a batch may wait in the library's own threads.
 _FEW = 16
-_DISTRIBUTION = {"fastokens": "fastokens", "gigatoken": "gigatoken"}
 
 
 class EncoderUnavailable(RuntimeError):
     """The encoder is not installed, or does not take this tokenizer; the message says which."""
 
+    reason: Reason | None = None
+
 
 class EncoderDiffers(EncoderUnavailable):
     """What the encoder makes of this tokenizer is another tokenizer; the message says where."""
+
+    reason = Reason.ENCODER_DIFFERS
 
 
 # The libraries' threads do not survive a fork, and their locks may be held for ever in the child: a library that the
@@ -44,26 +50,47 @@ _left: set[str] = set()
 in_forked_child(lambda: _left.update(_used))
 
 
-class Encoder(Protocol):
-    """Turns segments into IDs, each on its own, without the post-processor's tokens. Thread-safe."""
+class Encoder:
+    """Turns segments into IDs, each on its own, without the post-processor's tokens. Thread-safe.
+
+    segment: characters between checkpoints. Smaller means less to encode again around an edit, larger means less work
+        on new text; at 256 the checkpoints cost 2% of the IDs' memory.
+    inline: characters that may be encoded on an event loop: about 2 ms.
+    cost: milliseconds a character, cutting and building lists included; a first guess, which the pool corrects.
+    threads: how many of the pool's threads help; None for one a core.
+    """
 
     name: str
-
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        """IDs of each segment. Raises what it raises: the caller then asks the reference."""
+    segment: int = 256
+    inline: int = 4096
+    cost: float = 1e-3
+    threads: int | None = None
 
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        """The same IDs in one list or array, and how many there are up to the end of each segment.
+        """The IDs of all segments in one list or array, and how many there are up to the end of each segment.
 
-        For many segments: a fast encoder's numbers become IDs without a list for each of them.
+        Raises what it raises, but no panic: the caller then asks the reference.
         """
+        raise NotImplementedError
 
 
-def _flat(parts: Sequence[list[int]], kind: Kind) -> tuple[Ids, list[int]]:
+def encode_each(encoder: Encoder, segments: Sequence[str]) -> list[list[int]]:
+    """The IDs of each segment in a list of its own."""
+    ids, ends = encoder.encode_flat(segments, list)
+    return [ids[a:b] for a, b in pairwise((0, *ends))]
+
+
+def warm(encoder: Encoder) -> None:
+    """Have an encoder make its caches in this thread, by few segments and by many. 5 to 40 ms."""
+    encoder.encode_flat(["a b"], list)
+    encoder.encode_flat([f"a b {n}" for n in range(64)], list)
+
+
+def _flat(parts: Sequence[Sequence[int]], kind: Kind) -> tuple[Ids, list[int]]:
     return container(list(chain.from_iterable(parts)), kind), list(accumulate(map(len, parts)))
 
 
-class ReferenceEncoder:
+class ReferenceEncoder(Encoder):
     """The reference's own code on a copy of the live state. Releases the GIL.
 
     Segment by segment: a batch of one releases the GIL as any other, but is encoded by the calling thread. A longer one
@@ -78,72 +105,88 @@ class ReferenceEncoder:
     name = "reference"
 
     def __init__(self, reference: Reference) -> None:
-        self._reference = reference
-        self._copy: Tokenizer | None = None
+        self._copy = reference.copy()
 
-    def prepare(self) -> ReferenceEncoder:
-        if self._copy is None:
-            self._copy = self._reference.copy()
-        return self
-
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        copy = self._copy or self.prepare()._copy
-        assert copy is not None
-        encode = copy.encode_batch_fast
-        return [encode([segment], add_special_tokens=False)[0].ids for segment in segments]
-
+    @panics_are_errors
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        return _flat(self.encode_segments(segments), kind)
+        """See Encoder."""
+        encode = self._copy.encode_batch_fast
+        return _flat([encode([segment], add_special_tokens=False)[0].ids for segment in segments], kind)
 
 
-class FastokensEncoder:
+class FastEncoder(Encoder):
+    """An encoder that another library made of the live tokenizer. Its guards and its record make it exact, not itself.
+
+    Checkpoints stand farther apart: finding cuts would cost more than encoding again. Of what a text costs, the
+    interpreter takes half, and it lets one thread run at a time; the encoder's half is spread over the cores by its
+    library. In chunks, with a thread a core, four documents of 1M characters took a sixth longer than whole in one.
+
+    automatic: whether `auto` takes it.
+    """
+
+    segment = 1024
+    threads = 1
+    automatic: ClassVar[bool] = True
+
+    def __init__(self, reference: Reference) -> None:
+        """Made of the reference's copy or its state, never of the live object. Raises EncoderUnavailable."""
+        raise NotImplementedError
+
+    def differs_from(self, live: Tokenizer) -> str | None:
+        """An ID that is another token to it than to the live tokenizer, or the other way round; None when all agree."""
+        raise NotImplementedError
+
+
+class FastokensEncoder(FastEncoder):
     """fastokens, built from the live tokenizer's own state. Releases the GIL. Building takes about 1 s."""
 
     name = "fastokens"
+    inline = 65536
+    cost = 5e-5
 
-    def __init__(self, tokenizer_json: str) -> None:
+    @panics_are_errors
+    def __init__(self, reference: Reference) -> None:
         try:
             import fastokens
         except ImportError as error:
             raise EncoderUnavailable("fastokens is not installed: pip install 'delta-tokenizer[fast]'") from error
+        reference.copy()  # shows how the state must be written for the same IDs
         try:
-            self._tokenizer = fastokens.Tokenizer.from_json_str(tokenizer_json)
+            self._tokenizer = fastokens.Tokenizer.from_json_str(reference.serialized(dense=True))
         except Exception as error:
             raise EncoderUnavailable(f"fastokens does not take this tokenizer: {error}") from error
 
     def differs_from(self, live: Tokenizer) -> str | None:
+        """See FastEncoder."""
         ours = self._tokenizer
         for token, i in live.get_vocab(with_added_tokens=True).items():
             if ours.token_to_id(token) != i or ours.id_to_token(i) != live.id_to_token(i):
                 return f"it has {token!r} as {ours.token_to_id(token)} and {i} as {ours.id_to_token(i)!r}"
         return None
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+    @panics_are_errors
+    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        """See Encoder."""
         if len(segments) <= _FEW:
             encode = self._tokenizer.encode
-            return [encode(segment, add_special_tokens=False).ids for segment in segments]
+            return _flat([encode(segment, add_special_tokens=False).ids for segment in segments], kind)
         # The flat form makes no Python object per token on the Rust side, and spreads over cores.
-        flat, offsets = self._tokenizer.encode_batch_flat(list(segments), add_special_tokens=False)
-        ids: list[int] = np.frombuffer(flat, "<u4").tolist()
-        ends: list[int] = np.frombuffer(offsets, "<u8").tolist()
-        return [ids[a:b] for a, b in pairwise(ends)]
-
-    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        if len(segments) <= _FEW:
-            return _flat(self.encode_segments(segments), kind)
         flat, offsets = self._tokenizer.encode_batch_flat(list(segments), add_special_tokens=False)
         return from_numbers(np.frombuffer(flat, "<u4"), kind), np.frombuffer(offsets, "<u8")[1:].tolist()
 
 
-class GigatokenEncoder:
-    """gigatoken, built from the reference's copy. Holds the GIL.
+class GigatokenEncoder(FastEncoder):
+    """gigatoken, built from the reference's copy. Holds the GIL, and so would stall an event loop: `auto` leaves it.
 
     One call at a time: the library lends its object to one thread, and raises for a second one. A lock, for an object a
     thread costs 0.9 s and 100 MB each, and eight threads encode no faster with them: the GIL is held for most of it.
     """
 
     name = "gigatoken"
+    cost = 1e-4
+    automatic = False
 
+    @panics_are_errors
     def __init__(self, reference: Reference) -> None:
         try:
             import gigatoken
@@ -156,11 +199,8 @@ class GigatokenEncoder:
             raise EncoderUnavailable(f"gigatoken does not take this tokenizer: {error}") from error
         self._lock = threading.Lock()
 
-    def _encode(self, segments: Sequence[str]) -> list[NDArray[np.uint32]]:
-        with self._lock:
-            return [self._tokenizer.encode(segment) for segment in segments]
-
     def differs_from(self, live: Tokenizer) -> str | None:
+        """See FastEncoder."""
         ours: dict[int, bytes] = dict(self._tokenizer.vocab)
         added = {i: token.content for i, token in live.get_added_tokens_decoder().items()}
         theirs = {i: token for token, i in live.get_vocab(with_added_tokens=True).items()} | added
@@ -171,27 +211,26 @@ class GigatokenEncoder:
                 return f"it has {ours.get(i)!r} as {i}, the live tokenizer {token!r}"
         return None
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        return [part.tolist() for part in self._encode(segments)]
-
+    @panics_are_errors
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        parts = self._encode(segments)
+        """See Encoder."""
+        with self._lock:
+            parts: list[NDArray[np.uint32]] = [self._tokenizer.encode(segment) for segment in segments]
         ids = from_numbers(np.concatenate(parts), kind) if parts else container((), kind)
         return ids, list(accumulate(map(len, parts)))
 
 
-class Fast(Encoder, Protocol):
-    """An encoder that another library made of the live tokenizer."""
-
-    def differs_from(self, live: Tokenizer) -> str | None:
-        """An ID that is another token to it than to the live tokenizer, or the other way round; None when all agree."""
+FAST: dict[str, type[FastEncoder]] = {kind.name: kind for kind in (FastokensEncoder, GigatokenEncoder)}
+NAMES = (ReferenceEncoder.name, *FAST)
 
 
-class Guarded:
+class Guarded(Encoder):
     """A certified encoder with its guards: segments that hold a guarded character go to the reference, they alone."""
 
     def __init__(self, encoder: Encoder, certification: Certification, reference: Reference) -> None:
         self.name = encoder.name
+        self.segment, self.inline, self.cost = encoder.segment, encoder.inline, encoder.cost
+        self.threads = encoder.threads
         self._encoder = encoder
         self._reference = ReferenceEncoder(reference)
         ranges = "".join(
@@ -199,8 +238,6 @@ class Guarded:
             for low, high in certification.guards
         )
         self._guard = re.compile(f"[{ranges}]") if ranges else None
-        if ranges:
-            self._reference.prepare()
         # Certification guards no ASCII, so most segments need no search; a config may have been written by hand.
         self._ascii = any(low < 128 for low, _ in certification.guards)
 
@@ -211,18 +248,15 @@ class Guarded:
             return []
         return [i for i, s in enumerate(segments) if (self._ascii or not s.isascii()) and guard.search(s)]
 
-    def _apart(self, segments: Sequence[str], held: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """The segments with those held emptied, and the reference's IDs of these."""
-        rest = list(segments)
-        for i in held:
-            rest[i] = ""
-        return rest, self._reference.encode_segments([segments[i] for i in held])
-
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+        """See Encoder."""
         held = self._held(segments)
         if not held:
             return self._encoder.encode_flat(segments, kind)
-        rest, theirs = self._apart(segments, held)
+        rest = list(segments)
+        for i in held:
+            rest[i] = ""
+        theirs = encode_each(self._reference, [segments[i] for i in held])
         ids, ends = self._encoder.encode_flat(rest, kind)
         result, at = container((), kind), 0
         more = [0] * len(segments)
@@ -235,42 +269,25 @@ class Guarded:
         result += ids[at:]
         return result, [end + extra for end, extra in zip(ends, accumulate(more), strict=True)]
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        held = self._held(segments)
-        if not held:
-            return self._encoder.encode_segments(segments)
-        rest, theirs = self._apart(segments, held)
-        result = self._encoder.encode_segments(rest)
-        for i, found in zip(held, theirs, strict=True):
-            result[i] = found
-        return result
-
 
 def version_of(name: str) -> str:
     """The installed version of an encoder's distribution. Raises EncoderUnavailable."""
-    if name == "reference":
+    if name == ReferenceEncoder.name:
         return Reference.version
     try:
-        return metadata.version(_DISTRIBUTION[name])
+        return metadata.version(name)
     except metadata.PackageNotFoundError as error:
         raise EncoderUnavailable(f"{name} is not installed") from error
 
 
-def build(name: str, reference: Reference) -> Fast:
-    """The bare fast encoder of one name, certified or not.
-
-    Made of the reference's copy or its state, never of the live object. Raises EncoderUnavailable, ValueError for an
-    unknown name.
-    """
+def build(name: str, reference: Reference) -> FastEncoder:
+    """The bare fast encoder of a name, certified or not. Raises EncoderUnavailable, ValueError for an unknown name."""
+    if name not in FAST:
+        raise ValueError(f"unknown fast encoder {name!r}: one of {', '.join(FAST)}")
     if name in _left:
         raise EncoderUnavailable(f"{name} was in use in the process this one was forked from, where its threads are")
     _used.add(name)
-    if name == "fastokens":
-        reference.copy()  # shows how the state must be written for the same IDs
-        return FastokensEncoder(reference.serialized(dense=True))
-    if name == "gigatoken":
-        return GigatokenEncoder(reference)
-    raise ValueError(f"unknown fast encoder {name!r}: one of {', '.join(NAMES[1:])}")
+    return FAST[name](reference)
 
 
 class Choice(NamedTuple):
@@ -282,47 +299,39 @@ class Choice(NamedTuple):
 
 
 def choose(name: str, frozen: Frozen, reference: Reference) -> Choice:
-    """The encoder that may serve, and why it is not the one asked for.
+    """The encoder that may serve, and why it is not the one asked for. Raises ValueError for an unknown name.
 
-    name: one of NAMES, or "auto" for the fastest certified one. "auto" does not look at gigatoken, which holds the
-    GIL and so would stall an event loop; it serves when it is asked for by name.
+    name: one of NAMES, or "auto" for the fastest certified one that leaves an event loop free.
     """
-    if name == "auto":
-        name, asked = "fastokens", False
-    else:
-        asked = True
-    if name not in NAMES:
+    asked = name != "auto"
+    wanted = name if asked else next(kind.name for kind in FAST.values() if kind.automatic)
+    if wanted not in NAMES:
         raise ValueError(f"unknown encoder {name!r}: one of auto, {', '.join(NAMES)}")
-    safe = ReferenceEncoder(reference).prepare()
-    if name == "reference":
-        return Choice(safe)
+    if wanted == ReferenceEncoder.name:
+        return Choice(ReferenceEncoder(reference))
     try:
-        version = version_of(name)
+        return Choice(_certified(wanted, frozen, reference))
     except EncoderUnavailable as error:
-        return Choice(safe, str(error))
+        (log.warning if asked or error.reason else log.info)("%s", error)
+        return Choice(ReferenceEncoder(reference), str(error), error.reason)
+
+
+def _certified(name: str, frozen: Frozen, reference: Reference) -> Guarded:
+    """The encoder behind its guards, shown to be the live tokenizer: certification was about a file like it.
+
+    Its own vocabulary, both ways, and a battery with every added token. 0.3 to 0.6 s. Raises EncoderUnavailable.
+    """
+    version = version_of(name)
     certification = frozen.certification(name, version, reference.version)
     if certification is None:
-        note = (
+        raise EncoderUnavailable(
             f"{name} {version} is not certified for {frozen.name} with tokenizers {reference.version}; "
             "run `delta certify` to certify it"
         )
-        (log.warning if asked else log.info)("%s", note)
-        return Choice(safe, note)
-    try:
-        return Choice(_shown(build(name, reference), certification, reference))
-    except EncoderUnavailable as error:
-        log.warning("%s", error)
-        return Choice(safe, str(error), Reason.ENCODER_DIFFERS if isinstance(error, EncoderDiffers) else None)
-
-
-def _shown(encoder: Fast, certification: Certification, reference: Reference) -> Guarded:
-    """The encoder behind its guards, shown to be the live tokenizer: certification was about a file like it.
-
-    Its own vocabulary, both ways, and a battery with every added token. 0.3 to 0.6 s. Raises EncoderDiffers.
-    """
+    encoder = build(name, reference)
     guarded = Guarded(encoder, certification, reference)
     live = reference.backend
-    difference = encoder.differs_from(live) or answers_differ(live, guarded.encode_segments)
+    difference = encoder.differs_from(live) or answers_differ(live, lambda texts: encode_each(guarded, texts))
     if difference is not None:
-        raise EncoderDiffers(f"{encoder.name} makes another tokenizer of this one: {difference}")
+        raise EncoderDiffers(f"{name} makes another tokenizer of this one: {difference}")
     return guarded

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import traceback
+from collections.abc import Callable
 from enum import Enum
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Reason(str, Enum):
@@ -23,7 +31,6 @@ class Reason(str, Enum):
     COPY_DIFFERS = "copy_differs"  # what serialising the live tokenizer gives is another tokenizer
     ENCODER_DIFFERS = "encoder_differs"  # a fast encoder makes another tokenizer of this one: the reference encodes
 
-    POLICY_OFF = "policy_off"  # the operator switched it off
     HOOK_MISSING = "hook_missing"  # the engine's version has no place where an adapter could stand
     NOT_TEXT_MODEL = "not_text_model"  # multimodal, a cross-encoder, or tokenized outside Python
     SHADOW_DIFFERS = "shadow_differs"  # a shadow check found a difference: everything is stock from then on
@@ -46,6 +53,24 @@ class Reason(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def part(self) -> str:
+        """What did not serve as meant, and so what stood in for it: a label of the metric.
+
+        "request": the stock path served it. "encoder": the reference encoded. "pool": the caller encoded. "key": the
+        request got a namespace of its own.
+        """
+        return _PARTS.get(self, "request")
+
+
+_PARTS = {
+    Reason.ENCODER_DIFFERS: "encoder",
+    Reason.ENCODER_FAILED: "encoder",
+    Reason.POOL_FULL: "pool",
+    Reason.POOL_FAILED: "pool",
+    Reason.KEY_FAILED: "key",
+}
+
 
 class DeltaError(Exception):
     """Base of the errors this package raises on its own account; encoding never raises one."""
@@ -61,3 +86,28 @@ class FreezeError(DeltaError):
     def __init__(self, message: str, reason: Reason | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class Panic(RuntimeError):
+    """A panic in a library written in Rust; the message is the type's name, never a text."""
+
+
+def panics_are_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """Have panics of Rust libraries raised as Panic: as the BaseExceptions that they are they would end a thread."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
+            raise Panic(type(error).__name__) from error
+
+    return call
+
+
+def where(error: BaseException) -> str:
+    """An error's type and the line that raised it, for a log: never its message, which may quote a text."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno}"

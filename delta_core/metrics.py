@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from .errors import Reason
@@ -18,18 +19,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("delta_core")
 
 
+class Path(str, Enum):
+    """What happened to a request: a label of the metric."""
+
+    SHORT = "short"  # too short to look up
+    COLD = "cold"  # nothing to reuse
+    APPEND = "append"  # everything stored was reused, up to the last checkpoint
+    SPLICE = "splice"  # parts were reused
+    STOCK = "stock"  # the engine's own tokenizer alone
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot; all counts since construction.
 
     requests: calls of encode and encode_async.
-    by_path: requests by what happened: short (too short to look up), cold (nothing to reuse), append (everything
-        stored was reused, up to the last checkpoint), splice (parts were reused), stock (the reference alone).
+    by_path: requests by what happened, see Path.
     reused_tokens, encoded_chars: IDs taken over from earlier requests; characters given to an encoder.
-    bytes, sessions: memory held by the store, branches in it. evictions: branches pushed out of it.
-    fallbacks: by reason, how often the stock path served a request. For encoder_failed: the reference stood in for one
-        call of the fast encoder; pool_full, pool_failed: the caller for the pool; key_failed: a namespace of the
-        request's own for its session and salt.
+    bytes, branches: memory held by the store, and how many lines of conversations it holds (a session may have
+        several). evictions: branches pushed out of it.
+    fallbacks: by reason, how often something stood in; what did says `Reason.part`.
     shadow: shadow checks by result: same, different, skipped (too many were waiting, or the tokenizer had changed).
     """
 
@@ -38,7 +50,7 @@ class Stats:
     reused_tokens: int
     encoded_chars: int
     bytes: int
-    sessions: int
+    branches: int
     evictions: int
     fallbacks: dict[str, int]
     shadow: dict[str, int]
@@ -49,7 +61,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._paths: Counter[str] = Counter()
+        self._paths: Counter[Path] = Counter()
         self._fallbacks: Counter[Reason] = Counter()
         self._shadow: Counter[str] = Counter()
         self._reused_tokens = 0
@@ -61,7 +73,7 @@ class Counters:
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
 
-    def request(self, path: str, reused_tokens: int = 0, encoded_chars: int = 0, held: int | None = None) -> None:
+    def request(self, path: Path, reused_tokens: int = 0, encoded_chars: int = 0, held: int | None = None) -> None:
         """Count one. held: the bytes of the store, if they may have changed."""
         with self._lock:
             self._paths[path] += 1
@@ -74,10 +86,11 @@ class Counters:
         with self._lock:
             self._fallbacks[reason] += 1
             first = self._fallbacks[reason] == 1
-        self._tell(lambda prometheus: prometheus.fallbacks.labels(reason.value).inc())
+        self._tell(lambda prometheus: prometheus.fallbacks.labels(reason.value, reason.part).inc())
         return first
 
     def shadow(self, result: str) -> None:
+        """Count the result of one shadow check."""
         with self._lock:
             self._shadow[result] += 1
         self._tell(lambda prometheus: prometheus.shadow.labels(result).inc())
@@ -93,15 +106,16 @@ class Counters:
                 self._untold = True
                 log.warning("metrics: some counts are not in Prometheus: %s", type(error).__name__)
 
-    def snapshot(self, *, held: int, sessions: int, evictions: int) -> Stats:
+    def snapshot(self, *, held: int, branches: int, evictions: int) -> Stats:
+        """All counts, with what the store says of itself."""
         with self._lock:
             return Stats(
                 requests=sum(self._paths.values()),
-                by_path=dict(self._paths),
+                by_path={str(path): n for path, n in self._paths.items()},
                 reused_tokens=self._reused_tokens,
                 encoded_chars=self._encoded_chars,
                 bytes=held,
-                sessions=sessions,
+                branches=branches,
                 evictions=evictions,
                 fallbacks={str(reason): n for reason, n in self._fallbacks.items()},
                 shadow=dict(self._shadow),
@@ -122,15 +136,15 @@ class Prometheus:
         where = client.REGISTRY if registry is None else registry
         name = "delta_tokenizer"
         self._requests = client.Counter(
-            f"{name}_requests", "Texts encoded, by path (short, cold, append, splice, stock)", ["path"], registry=where
+            f"{name}_requests", f"Texts encoded, by path ({', '.join(Path)})", ["path"], registry=where
         )
         self._reused = client.Counter(f"{name}_reused_tokens", "IDs taken over from earlier requests", registry=where)
         self._encoded = client.Counter(f"{name}_encoded_characters", "Characters that were encoded", registry=where)
         self.fallbacks = client.Counter(
             f"{name}_fallbacks",
-            "Requests the stock tokenizer served, by reason; for encoder_failed, pool_* and key_failed: times that the "
-            "reference, the caller or a namespace of the request's own stood in",
-            ["reason"],
+            "Times that something stood in, by reason and by the part it stood in for: request (the engine's own "
+            "tokenizer served it), encoder (the reference encoded), pool (the caller encoded), key (a namespace of its own)",
+            ["reason", "part"],
             registry=where,
         )
         self.shadow = client.Counter(f"{name}_shadow_checks", "Shadow checks, by result", ["result"], registry=where)
@@ -152,8 +166,9 @@ class Prometheus:
             for lock in _locks_of(metric):
                 lock._at_fork_reinit()  # in place: other metrics of the process share it
 
-    def request(self, path: str, reused_tokens: int, encoded_chars: int, held: int | None) -> None:
-        self._requests.labels(path).inc()
+    def request(self, path: Path, reused_tokens: int, encoded_chars: int, held: int | None) -> None:
+        """Count one."""
+        self._requests.labels(path.value).inc()
         self._reused.inc(reused_tokens)
         self._encoded.inc(encoded_chars)
         if held is not None:

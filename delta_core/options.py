@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .encoders import NAMES
-from .store import DEFAULT_BUDGET, size_in_bytes
-from .tokenizer import POLICIES, DeltaTokenizer
+from .arguments import ENCODERS, POLICIES, size_in_bytes
+from .store import DEFAULT_BUDGET
+from .tokenizer import DeltaTokenizer
 
 log = logging.getLogger("delta_core")
 
@@ -19,8 +19,7 @@ log = logging.getLogger("delta_core")
 class Options:
     """What an operator may set. Every field has a variable, named with it.
 
-    policy (DELTA_POLICY): "content" looks a text up by its session key, then by content; "keyed" by its key alone;
-        "off" leaves everything to the engine's own tokenizer.
+    policy (DELTA_POLICY): "content" looks a text up by its session key, then by content; "keyed" by its key alone.
     budget (DELTA_BUDGET): bytes for remembered texts and IDs, in each process that tokenizes; "512M", "2G".
     encoder (DELTA_ENCODER): "auto", "reference", "fastokens" or "gigatoken".
     shadow_rate (DELTA_SHADOW_RATE): the share of requests, 0 to 1, that the reference encodes again in the background.
@@ -40,7 +39,7 @@ class Options:
         readers: dict[str, Callable[[str], Any]] = {
             "policy": lambda value: _one_of(value, POLICIES),
             "budget": size_in_bytes,
-            "encoder": lambda value: _one_of(value, ("auto", *NAMES)),
+            "encoder": lambda value: _one_of(value, ENCODERS),
             "shadow_rate": _share,
             "rid_separator": str,
         }

@@ -160,9 +160,9 @@ class Reference:
 
     # -- encoding --
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+    def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """IDs of each text on its own, without special tokens. Releases the GIL; linear in the text."""
-        return [e.ids for e in self.backend.encode_batch_fast(list(segments), add_special_tokens=False)]
+        return [e.ids for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode(self, text: Any, add_special_tokens: bool) -> list[int]:
         """What the live tokenizer itself returns for this input, or raises for it."""

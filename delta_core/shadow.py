@@ -81,7 +81,7 @@ class Shadow:
 
     def _check(self, text: str, ids: IdList) -> None:
         try:
-            expected = self._reference.encode_segments([text])[0]
+            expected = self._reference.encode_each([text])[0]
             changed = self._reference.changed() is not None
         except BaseException:  # noqa: BLE001 - a panic in Rust, too: the check can't be made, nothing more
             changed = True

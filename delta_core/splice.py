@@ -1,4 +1,4 @@
-"""Transcript (text, IDs, checkpoints) and the plan of one splice.
+"""Transcript (text, IDs, checkpoints), the plan of one splice, and how its gaps are encoded and put together.
 
 Why a splice is exact. Let c1 < c2 be two locally safe cuts of an old text, and let the new text hold the same
 characters from c1's deciding characters to c2's. Then both positions are cuts of the new text, too, and
@@ -6,7 +6,9 @@ units(new) = units(before) + units(between) + units(after), where `between` is t
 are the old IDs between the two checkpoints. Nothing else is assumed: not where the block stands, nor what surrounds it.
 The start of a text stands for a cut when the block is a common prefix; the end, when it is a common suffix.
 
-So one plan serves an append, a replaced tail, an edit in the middle, a trimmed head, and several of them at once.
+So one plan serves an append, a replaced tail, an edit in the middle, a trimmed head, and several of them at once. What
+it leaves is encoded gap by gap. A long gap is divided into chunks at safe cuts: the IDs of a chunk are those of the
+same characters in the whole text, and every cut found inside it is a cut of the whole text, too.
 """
 
 from __future__ import annotations
@@ -14,31 +16,34 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from .cuts import Cut
-from .ids import IdList
+from .cuts import Cut, CutRules
+from .ids import IdList, Ids, Kind, Part
+from .scale import scale
 
-# A hole in the old text may be realigned when both sides of it are at least this long (characters); below, encoding
-# anew is cheaper than looking.
-_REALIGN_FROM = 512
-_ANCHOR = 48  # characters searched for
-_ANCHOR_STEPS = (0, 64, 512, 4096, 32768)  # how far into a hole anchors are taken
 _NEAR = 2048  # how far an anchor is looked for at first (characters)
-_FAR = 16  # and then: this many times the shorter one of the two holes
+_FAR = 16  # and then: this many times the shorter one of the two gaps
 _MAX_BLOCKS = 8  # common blocks in one plan
 _COMPARED = 1 << 14  # characters compared in one step, unless a guess says more
 _LOOK = 64  # characters of one look at where texts part
 _GUESS_FROM = 1024  # characters they share before looking is worth while
 _MOST_DECIDING = 0xFFFF
+_OVERHEAD = 400  # bytes of a transcript beside its text, IDs and checkpoints
 
-# Distances from the end of a text (characters, descending) at which it is cut as well: the next turn begins there. The
-# nearer one leaves least to encode after an append, the further one when a generation prompt is replaced.
-TAIL = (128, 32)
+CHUNK = 65536  # characters; long enough that handing it over costs nothing beside encoding it
+DIVIDE_FROM = 2 * CHUNK  # characters; a shorter gap stays whole
+MOST_CHUNKS = 16
+# How far before its target a cut is looked for (characters). Bounds the work on the caller's thread, an event loop,
+# to MOST_CHUNKS * _BACK looks, about 2 ms, in text without any cut; there the chunk just gets longer.
+_BACK = 1024
+
+# An encoder's `encode_flat`.
+Encode = Callable[[Sequence[str], Kind], tuple[Ids, list[int]]]
 
 
 class Checkpoints:
@@ -83,6 +88,7 @@ class Checkpoints:
         return index
 
     def bytes(self) -> int:
+        """The memory it takes."""
         return sys.getsizeof(self.positions) + sys.getsizeof(self.tokens) + sys.getsizeof(self.extents)
 
 
@@ -106,12 +112,12 @@ class Transcript(NamedTuple):
     @property
     def settled(self) -> int:
         """IDs before the text's end, where the next turn begins: they stay as they are."""
-        last = bisect_right(self.checkpoints.positions, len(self.text) - TAIL[0]) - 1
+        last = bisect_right(self.checkpoints.positions, len(self.text) - max(scale().tail, default=0)) - 1
         return self.checkpoints.tokens[last] if last >= 0 else self.ids.length
 
     def bytes(self) -> int:
         """What it holds on to, text included."""
-        return sys.getsizeof(self.text) + self.ids.bytes() + self.checkpoints.bytes() + 400
+        return sys.getsizeof(self.text) + self.ids.bytes() + self.checkpoints.bytes() + _OVERHEAD
 
     def _check(self) -> None:
         c = self.checkpoints
@@ -215,7 +221,7 @@ def _shared(same: Callable[[int, int], bool], limit: int) -> int:
 def common_blocks(old: str, new: str, prefix: int) -> list[Block]:
     """Ordered blocks that both texts share, given their common prefix. Characters are compared, never digests.
 
-    Cost: that of comparing the shared characters, and a few searches for anchors when both texts have a long hole.
+    Cost: that of comparing the shared characters, and a few searches for anchors when both texts have a long gap.
     """
     blocks = [Block(0, prefix, 0)]
     if prefix == len(old) or prefix == len(new):
@@ -223,7 +229,7 @@ def common_blocks(old: str, new: str, prefix: int) -> list[Block]:
     suffix = common_suffix(old, new, min(len(old), len(new)) - prefix)
     old_end, new_end = len(old) - suffix, len(new) - suffix
     a, b = prefix, prefix
-    while len(blocks) < _MAX_BLOCKS and min(old_end - a, new_end - b) >= _REALIGN_FROM:
+    while len(blocks) < _MAX_BLOCKS and min(old_end - a, new_end - b) >= scale().realign_from:
         block = _realign(old, new, a, b, old_end, new_end)
         if block is None:
             break
@@ -241,22 +247,23 @@ def _realign(old: str, new: str, a: int, b: int, old_end: int, new_end: int) -> 
     """
     for i, j in _anchors(old, new, a, b, old_end, new_end):
         block = _grow(old, new, i, j, a, b, old_end, new_end)
-        if block.end - block.start >= _REALIGN_FROM:
+        if block.end - block.start >= scale().realign_from:
             return block
     return None
 
 
 def _anchors(old: str, new: str, a: int, b: int, old_end: int, new_end: int) -> Iterator[tuple[int, int]]:
     """Where the same few characters stand in both: first near by, where a small edit ends; then as far as it pays."""
+    anchor = scale().anchor
     for reach in (_NEAR, _FAR * min(old_end - a, new_end - b)):
-        for step in _ANCHOR_STEPS:
+        for step in scale().anchor_steps:
             i, j = a + step, b + step
-            if j + _ANCHOR <= new_end:
-                found = old.find(new[j : j + _ANCHOR], a, min(old_end, i + reach))
+            if j + anchor <= new_end:
+                found = old.find(new[j : j + anchor], a, min(old_end, i + reach))
                 if found >= 0:
                     yield found, j
-            if i + _ANCHOR <= old_end:
-                found = new.find(old[i : i + _ANCHOR], b, min(new_end, j + reach))
+            if i + anchor <= old_end:
+                found = new.find(old[i : i + anchor], b, min(new_end, j + reach))
                 if found >= 0:
                     yield i, found
 
@@ -267,7 +274,7 @@ def _grow(old: str, new: str, i: int, j: int, a: int, b: int, old_end: int, new_
     return Block(i - back, i + ahead, j - i)
 
 
-def plan(transcript: Transcript, new: str, blocks: Sequence[Block]) -> list[Reuse]:
+def reusable(transcript: Transcript, new: str, blocks: Sequence[Block]) -> list[Reuse]:
     """What can be taken over from a transcript, in order of the new text. Exact by the argument above. O(log n)."""
     old, c = transcript.text, transcript.checkpoints
     result = []
@@ -284,3 +291,86 @@ def plan(transcript: Transcript, new: str, blocks: Sequence[Block]) -> list[Reus
         token_end = transcript.ids.length if at_end else c.tokens[last]
         result.append(Reuse(first, last, low + shift, high + shift, token_start, token_end, shift))
     return result
+
+
+class Gap(NamedTuple):
+    """text[start:end] that no stored IDs cover; both are safe cuts or ends of the text.
+
+    tail: distances from `end`, descending, at which checkpoints are wanted beside the regular ones.
+    kind: what the IDs are wanted as, list or array.
+    cut: the cut at `start`, where a longer gap was divided.
+    """
+
+    text: str
+    start: int
+    end: int
+    tail: tuple[int, ...] = ()
+    kind: Kind = list
+    cut: Cut | None = None
+
+
+class Encoded(NamedTuple):
+    """What encoding a gap gives: its IDs, and checkpoints at its inner cuts, counted from the gap's start."""
+
+    ids: Ids
+    checkpoints: Checkpoints
+
+
+def divided(rules: CutRules, gap: Gap, most: int) -> list[Gap]:
+    """The gap in at most `most` chunks of about the same length, CHUNK characters or more; itself below DIVIDE_FROM.
+
+    A target without a cut shortly before it is passed over. O(chunks * 1024) characters looked at.
+    """
+    start, length = gap.start, gap.end - gap.start
+    count = min(most, MOST_CHUNKS, length // CHUNK) if length >= DIVIDE_FROM else 1
+    chunks: list[Gap] = []
+    for i in range(1, count):
+        target = start + length * i // count
+        cut = rules.last_cut(gap.text, max(target - _BACK, gap.start + 1), target)
+        if cut is not None:
+            chunks.append(gap._replace(end=cut.position, tail=()))
+            gap = gap._replace(start=cut.position, cut=cut)
+    return [*chunks, gap]
+
+
+def encode_gap(rules: CutRules, encode: Encode, gap: Gap, segment: int) -> Encoded:
+    """Cut one gap into segments of about `segment` characters and encode it. Raises what `encode` raises.
+
+    Of 64K characters that a fast encoder does in 1 ms, the interpreter is held for another 1 ms.
+    """
+    text, start, end = gap.text, gap.start, gap.end
+    checkpoints = Checkpoints()
+    cuts = rules.cuts(text, start, end, segment, gap.tail)
+    edges = [start, *[cut.position for cut in cuts], end]
+    ids, ends = encode([text[a:b] for a, b in pairwise(edges)], gap.kind)
+    for cut, tokens in zip(cuts, ends, strict=False):  # the last segment ends at no inner cut
+        checkpoints.append(Cut(cut.position - start, cut.left, cut.right), tokens)
+    return Encoded(ids, checkpoints)
+
+
+def assemble(
+    text: str, kind: Kind, plan: Iterable[Reuse | Gap], encoded: Iterable[Encoded], old: Transcript | None
+) -> Transcript:
+    """The transcript of a text from its plan, what encoding its gaps gave (in order), and the transcript it reuses."""
+    checkpoints = Checkpoints()
+    parts: list[Part] = []
+    tokens = 0
+    gaps = iter(encoded)
+    for item in plan:
+        if isinstance(item, Gap):
+            ids, inner = next(gaps)
+            if item.cut is not None:
+                checkpoints.append(item.cut, tokens)
+            checkpoints.extend_from(inner, 0, len(inner) - 1, item.start, tokens)
+            parts.append((ids, 0, len(ids)))
+            tokens += len(ids)
+            continue
+        assert old is not None
+        first = max(item.first, 0)
+        if len(checkpoints) and first <= item.last and item.first >= 0:
+            # Two blocks that meet without a gap share their cut.
+            first += checkpoints.positions[-1] == old.checkpoints.positions[first] + item.shift
+        checkpoints.extend_from(old.checkpoints, first, item.last, item.shift, tokens - item.token_start)
+        parts += old.ids.slice(item.token_start, item.token_end)
+        tokens += item.token_end - item.token_start
+    return Transcript(text, IdList.of(parts, kind), checkpoints)

@@ -83,12 +83,12 @@ def test_A1_added_tokens_that_nest_overlap_border_and_prefix_each_other(kind: st
 def test_A1_a_nested_token_cold_and_as_the_extension_of_a_text_that_ends_in_its_head() -> None:
     subject = subject_of(spec("llama3_1", TOKEN_SETS["nested"]))
     eos = subject.live.token_to_id("<|EOS|>")
-    assert subject.tok.encode("<|EOS|>") == [eos]
+    assert subject.tok.encode("<|EOS|>", add_special_tokens=False) == [eos]
     head = "some text before it. " * 30
     with dense():
         for cut in range(1, 7):
             assert_same(subject.tok, subject.live, head + "<|EOS|>"[:cut], session="s")
-            got = subject.tok.encode(head + "<|EOS|>", session="s")
+            got = subject.tok.encode(head + "<|EOS|>", session="s", add_special_tokens=False)
             assert got == ids_of(subject.live, head + "<|EOS|>")
             assert got[-1] == eos
             subject.tok.clear()
@@ -225,12 +225,12 @@ def test_A10_A11_G8_the_work_of_each_turn_is_its_new_text(synthetic: Callable[..
     for turn in range(400):
         part = user.format(prose(turn, 150)) + assistant
         text += part
-        tok.encode(text, session="s")
+        tok.encode(text, session="s", add_special_tokens=False)
         spent = tok.stats().encoded_chars - seen
         seen += spent
         worst = max(worst, spent - len(part))
     assert worst <= 400
-    assert tok.encode(text, session="s") == ids_of(subject.live, text)
+    assert tok.encode(text, session="s", add_special_tokens=False) == ids_of(subject.live, text)
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -266,9 +266,13 @@ def test_A15_warm_equals_cold_under_random_edits(name: str, synthetic: Callable[
     cold = []
     for text in texts:
         subject.tok.clear()
-        cold.append(subject.tok.encode(text))
+        cold.append(subject.tok.encode(text, add_special_tokens=False))
     subject.tok.clear()
-    assert [subject.tok.encode(text, session="s") for text in texts] == cold == [ids_of(subject.live, t) for t in texts]
+    assert (
+        [subject.tok.encode(text, session="s", add_special_tokens=False) for text in texts]
+        == cold
+        == [ids_of(subject.live, t) for t in texts]
+    )
 
 
 def test_A16_a_tool_loop_of_two_hundred_turns(synthetic: Callable[..., Subject]) -> None:
@@ -278,9 +282,9 @@ def test_A16_a_tool_loop_of_two_hundred_turns(synthetic: Callable[..., Subject])
         text += (
             f'<|im_start|>assistant\n<tool_call>\n{{"name": "f", "arguments": {{"n": {n}}}}}\n</tool_call><|im_end|>\n'
         )
-        call = subject.tok.encode(text + "<|im_start|>assistant\n", session="s")
+        call = subject.tok.encode(text + "<|im_start|>assistant\n", session="s", add_special_tokens=False)
         text += f"<|im_start|>user\n<tool_response>\n{n * 7919}\n</tool_response><|im_end|>\n"
-        result = subject.tok.encode(text + "<|im_start|>assistant\n", session="s")
+        result = subject.tok.encode(text + "<|im_start|>assistant\n", session="s", add_special_tokens=False)
         assert result[: len(call) - 9] == call[:-9], "what was said stays"
         if n % 8 == 0 or n == 199:
             assert result == ids_of(subject.live, text + "<|im_start|>assistant\n")
@@ -460,7 +464,7 @@ def test_F1_F3_threads_that_set_truncation_while_others_encode() -> None:
         try:
             for _ in range(40):
                 text = rng.choice(texts)
-                got = tok.encode(text, session=str(n % 3))
+                got = tok.encode(text, session=str(n % 3), add_special_tokens=False)
                 assert got in (whole[text], whole[text][:9])
         except BaseException as error:  # noqa: BLE001 - shown by the main thread
             errors.append(error)
@@ -487,7 +491,9 @@ def test_F1_F3_threads_that_set_truncation_while_others_encode() -> None:
     live.no_truncation()
     assert errors == []
     for text in texts:
-        assert tok.encode(text, session="s") == whole[text], "nothing truncated was remembered"
+        assert tok.encode(text, session="s", add_special_tokens=False) == whole[text], (
+            "nothing truncated was remembered"
+        )
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["stays on", "on and off again"])
@@ -497,21 +503,23 @@ def test_F1_truncation_set_between_our_look_and_our_encoding(back: bool, monkeyp
     tok = DeltaTokenizer(live, config=frozen_from(live))
     text = prose(60, 3000)
     whole = ids_of(live, text)
-    encode = tok._encoder.encode_segments
+    encode = tok._encoder.encode_flat
 
-    def interrupted(segments: Sequence[str]) -> list[list[int]]:
+    def interrupted(segments: Sequence[str], kind: type) -> Any:
         live.enable_truncation(9)
-        result = encode(segments)
+        result = encode(segments, kind)
         if back:
             live.no_truncation()
         return result
 
-    monkeypatch.setattr(tok._encoder, "encode_segments", interrupted)
-    assert tok.encode(text, session="s") in (whole, whole[:9]), "the reference's IDs of one moment or of the other"
+    monkeypatch.setattr(tok._encoder, "encode_flat", interrupted)
+    assert tok.encode(text, session="s", add_special_tokens=False) in (whole, whole[:9]), (
+        "the reference's IDs of one moment or of the other"
+    )
     live.no_truncation()
     monkeypatch.undo()
-    assert tok.encode(text, session="s") == whole, "nothing truncated was remembered"
-    assert tok.encode(text + " more", session="s") == ids_of(live, text + " more")
+    assert tok.encode(text, session="s", add_special_tokens=False) == whole, "nothing truncated was remembered"
+    assert tok.encode(text + " more", session="s", add_special_tokens=False) == ids_of(live, text + " more")
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
@@ -554,8 +562,8 @@ def test_I3_turns_share_their_prefix(synthetic: Callable[..., Subject]) -> None:
     text = ""
     for n in range(400):
         text += prose(n, 60)
-        tok.encode(text, session="s")
-    assert tok.stats().sessions <= 3
+        tok.encode(text, session="s", add_special_tokens=False)
+    assert tok.stats().branches <= 3
     assert tok.stats().bytes <= 12 * len(text) + 10_000
 
 
@@ -573,7 +581,7 @@ def test_J1_J2_J6_long_runs_of_one_thing_are_exact_and_cost_what_the_reference_c
     want = ids_of(subject.live, text)
     reference = time.perf_counter() - began
     began = time.perf_counter()
-    assert subject.tok.encode(text, session="s") == want
+    assert subject.tok.encode(text, session="s", add_special_tokens=False) == want
     assert time.perf_counter() - began < 10 * reference + 1.0
     for changed in (text + unit, text + "x", text[1:], text[:15_000] + "y" + text[15_000:]):
         assert_same(subject.tok, subject.live, changed, session="s")
@@ -586,7 +594,7 @@ def test_J1_a_text_that_starves_the_search_for_cuts_and_anchors_stays_linear(syn
         assert_same(subject.tok, subject.live, a, session="s")
         want = ids_of(subject.live, b)
         began = time.perf_counter()
-        assert subject.tok.encode(b, session="s") == want
+        assert subject.tok.encode(b, session="s", add_special_tokens=False) == want
         assert time.perf_counter() - began < 5
 
 
@@ -610,7 +618,7 @@ def test_K1_the_halves_of_a_pair_at_a_turns_end_and_the_next_ones_start(syntheti
         with pytest.raises(Exception) as wanted:
             subject.live.encode(bad)
         with pytest.raises(type(wanted.value)):
-            subject.tok.encode(bad, session="s")
+            subject.tok.encode(bad, session="s", add_special_tokens=False)
     assert_same(
         subject.tok, subject.live, head + "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"), session="s"
     )

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from delta_core import encoders
 from delta_core.admission.freeze import freeze
 from delta_core.admission.frozen import METHOD, Certification, Frozen, load_frozen, load_path
-from delta_core.encoders import EncoderUnavailable, ReferenceEncoder
-from delta_core.ids import Ids, Kind, container
+from delta_core.encoders import EncoderUnavailable, ReferenceEncoder, encode_each
+from delta_core.ids import Ids, Kind
 from delta_core.reference import Reference
 from delta_core.tools.certify import certify
 from delta_core.tools.certify.certify import Difference, Result
 from delta_core.tools.certify.contexts import Contexts
+from delta_core.tools.verify.planted import PlantedEncoder
 
 pytest.importorskip("fastokens")
 
@@ -83,7 +83,7 @@ def digits() -> tuple[Reference, Frozen]:
     return reference, freeze(reference, "digits", known=[llama])
 
 
-class Planted:
+class Planted(PlantedEncoder):
     """The reference with a fault."""
 
     name = "fastokens"
@@ -91,11 +91,12 @@ class Planted:
     def __init__(self, reference: Reference, wrong: Callable[[str], bool], error: BaseException | None = None) -> None:
         self._reference = reference
         # Segment by segment: a batch waits for the library's threads, and most calls here are small.
-        self._encode = ReferenceEncoder(reference).encode_segments
+        encoder = ReferenceEncoder(reference)
+        self._encode = lambda segments: encode_each(encoder, segments)
         self._wrong = wrong
         self._error = error
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+    def each(self, segments: Sequence[str]) -> list[list[int]]:
         ids = self._encode(segments)
         for i, segment in enumerate(segments):
             if self._wrong(segment):
@@ -103,10 +104,6 @@ class Planted:
                     raise self._error
                 ids[i] = [*ids[i], 7]
         return ids
-
-    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        parts = self.encode_segments(segments)
-        return container([i for part in parts for i in part], kind), list(accumulate(map(len, parts)))
 
 
 class Retold(Planted):
@@ -116,12 +113,12 @@ class Retold(Planted):
         super().__init__(reference, lambda text: False)
         self._told = told
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+    def each(self, segments: Sequence[str]) -> list[list[int]]:
         # What is told has other bytes: only what stands around the character may show that it was taken for another.
         told = [self._told(segment) for segment in segments]
         return [
             here if a == b else _bytes_of(self._reference, b, a)
-            for a, b, here in zip(segments, told, super().encode_segments(segments), strict=True)
+            for a, b, here in zip(segments, told, super().each(segments), strict=True)
         ]
 
 
@@ -213,7 +210,7 @@ def test_a_fault_at_one_code_point_becomes_its_guard(reference: Reference, froze
 def test_only_a_few_characters_with_a_token_of_their_own_may_be_guarded(
     reference: Reference, frozen: Frozen, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [len(ids) for ids in reference.encode_segments(["ſ", "é"])] == [1, 1]
+    assert [len(ids) for ids in reference.encode_each(["ſ", "é"])] == [1, 1]
     # fastokens 0.3.5 on gpt-oss: a contraction with long s is none to it.
     plant(lambda text: "'ſ'" in text)
     result = quick(reference, frozen)
@@ -368,7 +365,7 @@ def test_a_fault_of_common_characters_is_refused_with_the_shortest_example(
     assert result.certification is None
     (difference,) = result.differences
     example = example or difference.text
-    expected = tuple(reference.encode_segments([example])[0])
+    expected = tuple(reference.encode_each([example])[0])
     assert difference == Difference(example, expected, (*expected, 7), "ids")
     assert example.isascii()
 
@@ -393,8 +390,8 @@ def test_answering_for_a_lone_surrogate_is_a_difference(
     reference: Reference, frozen: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lenient(Planted):
-        def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-            return super().encode_segments([s.encode("utf-8", "replace").decode() for s in segments])
+        def each(self, segments: Sequence[str]) -> list[list[int]]:
+            return super().each([s.encode("utf-8", "replace").decode() for s in segments])
 
     monkeypatch.setattr(encoders, "build", lambda *_: Lenient(reference, lambda text: False))
     (difference,) = quick(reference, frozen).differences

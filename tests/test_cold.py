@@ -8,25 +8,25 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from conftest import Subject
 
-from delta_core import DeltaTokenizer
-from delta_core.pool import Encoded, Stretch, WorkerDied, WorkerPool, chunks, divide, encode_stretch, thread_pool
-from delta_core.splice import Transcript
+from delta_core import DeltaTokenizer, splice
+from delta_core.encoders import Encoder
+from delta_core.pool import WorkerPool
+from delta_core.splice import Encoded, Gap, Transcript, divided, encode_gap
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 500 characters, and nothing is too short for the pool."""
-    monkeypatch.setattr(chunks, "CHUNK", 500)
-    monkeypatch.setattr(chunks, "DIVIDE_FROM", 1000)
+    monkeypatch.setattr(splice, "CHUNK", 500)
+    monkeypatch.setattr(splice, "DIVIDE_FROM", 1000)
     monkeypatch.setattr("delta_core.tokenizer.DIVIDE_FROM", 1000)
-    monkeypatch.setattr("delta_core.tokenizer._INLINE", {"reference": 1000})
-    yield
+    monkeypatch.setattr(Encoder, "inline", 1000)
 
 
 @pytest.fixture
@@ -36,15 +36,15 @@ def tokenizer(synthetic: Callable[..., Subject], small_chunks: None) -> Callable
     def make(name: str = "qwen3", workers: int = 2, nasty: bool = False) -> tuple[Subject, DeltaTokenizer]:
         subject = synthetic(name, nasty)
         tok = DeltaTokenizer(subject.live, config=subject.frozen, encoder="reference")
-        tok._pool = thread_pool(encoder_of(tok), 1e-3, workers=workers)
+        tok._pool = WorkerPool(encoder_of(tok), 1e-3, threads=workers)
         return subject, tok
 
     return make
 
 
-def encoder_of(tok: DeltaTokenizer) -> Callable[[Stretch], Encoded]:
+def encoder_of(tok: DeltaTokenizer) -> Callable[[Gap], Encoded]:
     rules, encode = tok._rules, tok._encoder.encode_flat
-    return lambda stretch: encode_stretch(rules, encode, stretch, 64)
+    return lambda gap: encode_gap(rules, encode, gap, 64)
 
 
 def want(subject: Subject, text: str) -> list[int]:
@@ -67,7 +67,7 @@ def test_cold_text_in_chunks_is_exact_and_the_next_turns_reuse_it(
     for seed in range(3):
         text = subject.maker(seed).text(4000)
         key = f"s{seed}"
-        assert tok.encode(text, session=key) == want(subject, text)
+        assert tok.encode(text, session=key, add_special_tokens=False) == want(subject, text)
         transcript = stored(tok, key)
         transcript._check()
         c = transcript.checkpoints
@@ -75,7 +75,7 @@ def test_cold_text_in_chunks_is_exact_and_the_next_turns_reuse_it(
             assert want(subject, text[: c.positions[i]]) == want(subject, text)[: c.tokens[i]]
         # An append, then an edit in the middle with a gap that is divided again.
         for turn in (text + "more", text[:1500] + subject.maker(seed + 50).text(1500) + text[2500:]):
-            assert tok.encode(turn, session=key) == want(subject, turn)
+            assert tok.encode(turn, session=key, add_special_tokens=False) == want(subject, turn)
             stored(tok, key)._check()
         array_ids = asyncio.run(tok.encode_array_async(text[::-1], session=key, add_special_tokens=True))
         assert array_ids.tolist() == subject.live.encode(text[::-1], add_special_tokens=True).ids
@@ -89,17 +89,17 @@ def test_cold_text_in_chunks_is_exact_and_the_next_turns_reuse_it(
 def test_cuts_between_chunks_are_checkpoints(tokenizer: Callable[..., tuple[Subject, DeltaTokenizer]]) -> None:
     subject, tok = tokenizer()
     text = subject.maker(1).text(8000)
-    edges = [cut.position for cut in divide(tok._rules, text, 0, len(text), 16)]
+    edges = [gap.start for gap in divided(tok._rules, Gap(text, 0, len(text)), 16)][1:]
     assert len(edges) > 8
-    tok.encode(text, session="a")
+    tok.encode(text, session="a", add_special_tokens=False)
     assert set(edges) <= set(stored(tok, "a").checkpoints.positions)
 
 
 @pytest.mark.parametrize("text", ["a" * 50_000, "\u0301" * 20_000, " " * 30_000, "😀" * 8000, "中" * 20_000])
 def test_text_without_cuts_stays_whole(text: str, tokenizer: Callable[..., tuple[Subject, DeltaTokenizer]]) -> None:
     subject, tok = tokenizer()
-    assert tok.encode(text) == want(subject, text)
-    assert asyncio.run(tok.encode_async(text + "x")) == want(subject, text + "x")
+    assert tok.encode(text, add_special_tokens=False) == want(subject, text)
+    assert asyncio.run(tok.encode_async(text + "x", add_special_tokens=False)) == want(subject, text + "x")
 
 
 def test_dividing_looks_at_a_bounded_number_of_characters(
@@ -114,8 +114,9 @@ def test_dividing_looks_at_a_bounded_number_of_characters(
             looked += 1
             return str.__getitem__(self, key)
 
-    assert divide(rules, Text("a" * 5_000_000), 0, 5_000_000, 16) == []
-    assert looked <= chunks.MOST_CHUNKS * (chunks.BACK + 1) * 3
+    text = Text("a" * 5_000_000)
+    assert divided(rules, Gap(text, 0, 5_000_000), 16) == [Gap(text, 0, 5_000_000)]
+    assert looked <= splice.MOST_CHUNKS * (splice._BACK + 1) * 3
 
 
 def test_lone_surrogates_get_the_references_own_error(tokenizer: Callable[..., tuple[Subject, DeltaTokenizer]]) -> None:
@@ -124,10 +125,10 @@ def test_lone_surrogates_get_the_references_own_error(tokenizer: Callable[..., t
     with pytest.raises(TypeError):
         subject.live.encode(text)
     with pytest.raises(TypeError):
-        tok.encode(text)
+        tok.encode(text, add_special_tokens=False)
     with pytest.raises(TypeError):
-        asyncio.run(tok.encode_async(text))
-    assert tok.stats().sessions == 0
+        asyncio.run(tok.encode_async(text, add_special_tokens=False))
+    assert tok.stats().branches == 0
 
 
 # -- without the pool --
@@ -144,28 +145,21 @@ def _is_closed(tok: DeltaTokenizer) -> None:
 
 
 def _fails(tok: DeltaTokenizer) -> None:
-    def fail(stretch: Stretch) -> Encoded:
+    def fail(gap: Gap) -> Encoded:
         raise ValueError("no")
 
-    tok._pool = thread_pool(fail, 1e-3, workers=2)
-
-
-def _dies(tok: DeltaTokenizer) -> None:
-    def die(stretch: Stretch) -> Encoded:
-        raise WorkerDied("as told")
-
-    tok._pool = thread_pool(die, 1e-3, workers=2)
+    tok._pool = WorkerPool(fail, 1e-3, threads=2)
 
 
 def _is_slow(tok: DeltaTokenizer) -> None:
     gate = threading.Event()
     encode = encoder_of(tok)
 
-    def wait(stretch: Stretch) -> Encoded:
+    def wait(gap: Gap) -> Encoded:
         gate.wait(0.5)
-        return encode(stretch)
+        return encode(gap)
 
-    tok._pool = thread_pool(wait, 1e-3, workers=2, deadline=0.01)
+    tok._pool = WorkerPool(wait, 1e-3, threads=2, deadline=0.01)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +168,6 @@ def _is_slow(tok: DeltaTokenizer) -> None:
         (_refuses, "pool_full"),
         (_is_closed, "pool_failed"),
         (_fails, "pool_failed"),
-        (_dies, "pool_failed"),
         (_is_slow, "pool_failed"),
     ],
 )
@@ -188,14 +181,14 @@ def test_when_the_pool_does_not_serve_the_caller_does(
     broken(tok)
     text = subject.maker(2).text(6000)
     other = subject.maker(3).text(6000)
-    assert tok.encode(text, session="a") == want(subject, text)
-    assert asyncio.run(tok.encode_async(other, session="b")) == want(subject, other)
+    assert tok.encode(text, session="a", add_special_tokens=False) == want(subject, text)
+    assert asyncio.run(tok.encode_async(other, session="b", add_special_tokens=False)) == want(subject, other)
     stats = tok.stats()
     assert stats.by_path == {"cold": 2}
     assert set(stats.fallbacks) <= {"pool_full", "pool_failed"}
     assert reason in stats.fallbacks
     stored(tok, "a")._check()
-    assert tok.encode(text + "!", session="a") == want(subject, text + "!")
+    assert tok.encode(text + "!", session="a", add_special_tokens=False) == want(subject, text + "!")
     assert len([r for r in caplog.records if reason in r.getMessage()]) == 1
 
 
@@ -208,7 +201,10 @@ def test_a_thousand_awaits_cold_and_warm_and_cancelled(
     expected = {text: want(subject, text) for text in set(texts)}
 
     async def scenario() -> list[Any]:
-        asks = [asyncio.ensure_future(tok.encode_async(text, session=f"k{i % 20}")) for i, text in enumerate(texts)]
+        asks = [
+            asyncio.ensure_future(tok.encode_async(text, session=f"k{i % 20}", add_special_tokens=False))
+            for i, text in enumerate(texts)
+        ]
         await asyncio.sleep(0)
         for ask in asks[::7]:
             ask.cancel()
@@ -231,16 +227,16 @@ def test_a_cancelled_request_leaves_nothing_behind(
     entered, gate = threading.Event(), threading.Event()
     encode = encoder_of(tok)
 
-    def held(stretch: Stretch) -> Encoded:
+    def held(gap: Gap) -> Encoded:
         entered.set()
         assert gate.wait(30)
-        return encode(stretch)
+        return encode(gap)
 
-    pool = tok._pool = thread_pool(held, 1e-3, workers=2)
+    pool = tok._pool = WorkerPool(held, 1e-3, threads=2)
     text = subject.maker(4).text(9000)
 
     async def scenario() -> None:
-        ask = asyncio.ensure_future(tok.encode_async(text, session="gone"))
+        ask = asyncio.ensure_future(tok.encode_async(text, session="gone", add_special_tokens=False))
         while not entered.is_set():
             await asyncio.sleep(0)
         ask.cancel()
@@ -251,7 +247,7 @@ def test_a_cancelled_request_leaves_nothing_behind(
     assert pool.waiting == 0
     gate.set()
     assert pool.close(30)
-    assert tok.stats().sessions == 0
+    assert tok.stats().branches == 0
     assert tok.stats().requests == 0
 
 
@@ -262,7 +258,7 @@ def test_a_tokenizer_that_is_forgotten_ends_its_threads(synthetic: Callable[...,
     subject = synthetic("qwen3")
     tok = DeltaTokenizer(subject.live, config=subject.frozen, encoder="reference")
     text = subject.maker(5).text(4000)
-    assert asyncio.run(tok.encode_async(text)) == want(subject, text)
+    assert asyncio.run(tok.encode_async(text, add_special_tokens=False)) == want(subject, text)
     pool = tok._pool
     assert isinstance(pool, WorkerPool)
     threads, gone = pool._threads, weakref.ref(tok)
@@ -280,13 +276,16 @@ def test_a_tokenizer_that_is_forgotten_ends_its_threads(synthetic: Callable[...,
 def test_a_forked_child_makes_threads_of_its_own(tokenizer: Callable[..., tuple[Subject, DeltaTokenizer]]) -> None:
     subject, tok = tokenizer()
     text, other = subject.maker(6).text(6000), subject.maker(7).text(6000)
-    assert asyncio.run(tok.encode_async(text)) == want(subject, text)
+    assert asyncio.run(tok.encode_async(text, add_special_tokens=False)) == want(subject, text)
     expected = want(subject, other)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            ids = asyncio.run(asyncio.wait_for(tok.encode_async(other), 30)), tok.encode(other + "!")
+            ids = (
+                asyncio.run(asyncio.wait_for(tok.encode_async(other, add_special_tokens=False), 30)),
+                tok.encode(other + "!", add_special_tokens=False),
+            )
             code = 0 if ids[0] == expected and ids[1][:-9] == expected[:-8][: len(ids[1]) - 9] else 2
         finally:
             os._exit(code)
@@ -307,6 +306,6 @@ def test_segments_of_the_reference_are_encoded_by_the_calling_thread(
             return synthetic("qwen3").live.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 
     monkeypatch.setattr(tok._encoder, "_copy", Copy())
-    tok.encode("some words to encode " * 100)
+    tok.encode("some words to encode " * 100, add_special_tokens=False)
     assert sizes
     assert set(sizes) == {1}

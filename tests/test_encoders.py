@@ -25,14 +25,15 @@ from delta_core.encoders import (
     ReferenceEncoder,
     build,
     choose,
+    encode_each,
     version_of,
 )
-from delta_core.ids import Ids, Kind, container
 from delta_core.reference import Reference
 from delta_core.tools.verify.generators import FRAGMENTS
+from delta_core.tools.verify.planted import PlantedEncoder
 
 
-class Recording:
+class Recording(PlantedEncoder):
     """An encoder that notes what it was given, and gives each segment's length as its IDs."""
 
     name = "recording"
@@ -40,22 +41,15 @@ class Recording:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+    def each(self, segments: Sequence[str]) -> list[list[int]]:
         self.seen += segments
         return [[len(segment)] if segment else [] for segment in segments]
 
-    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        parts = self.encode_segments(segments)
-        return container([i for part in parts for i in part], kind), list(accumulate(map(len, parts)))
 
-
-class Failing:
+class Failing(PlantedEncoder):
     name = "failing"
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        raise RuntimeError("the text was: secret")
-
-    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
+    def each(self, segments: Sequence[str]) -> list[list[int]]:
         raise RuntimeError("the text was: secret")
 
 
@@ -68,8 +62,8 @@ def test_the_reference_encoder_gives_the_ids_of_each_segment(synthetic: Callable
     subject = synthetic("llama3_1")
     segments = [subject.maker(i).text(30) for i in range(9)]
     encoder = ReferenceEncoder(Reference(subject.live))
-    assert encoder.encode_segments(segments) == [ids_of(subject.live, segment) for segment in segments]
-    assert encoder.encode_segments([]) == []
+    assert encode_each(encoder, segments) == [ids_of(subject.live, segment) for segment in segments]
+    assert encode_each(encoder, []) == []
 
 
 def test_only_the_segments_with_a_guarded_character_go_to_the_reference(synthetic: Callable[..., Subject]) -> None:
@@ -77,7 +71,7 @@ def test_only_the_segments_with_a_guarded_character_go_to_the_reference(syntheti
     encoder, inner = guarded(Reference(subject.live), (0x300, 0x36F), (0x1F600, 0x1F600))
     segments = ["plain", "e\u0301", "é", "a😀b", "中", ""]
     want = [[5], ids_of(subject.live, "e\u0301"), [1], ids_of(subject.live, "a😀b"), [1], []]
-    assert encoder.encode_segments(segments) == want
+    assert encode_each(encoder, segments) == want
     assert "e\u0301" not in inner.seen
     assert "a😀b" not in inner.seen
     assert "é" in inner.seen
@@ -90,7 +84,7 @@ def test_guarded_segments_come_in_their_place_in_the_flat_form(
 ) -> None:
     encoder, inner = guarded(Reference(synthetic("llama3_1").live), (0x300, 0x36F))
     segments = [{"+": f"plain {n}", "-": f"e\u0301 {n}", "0": ""}[c] for n, c in enumerate(order)]
-    parts = encoder.encode_segments(segments)
+    parts = encode_each(encoder, segments)
     ids, ends = encoder.encode_flat(segments, kind)
     assert type(ids) is kind
     assert list(ids) == [i for part in parts for i in part]
@@ -102,12 +96,12 @@ def test_guarded_segments_come_in_their_place_in_the_flat_form(
 def test_any_character_can_be_guarded(character: str, synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("llama3_1")
     encoder, _ = guarded(Reference(subject.live), (ord(character), ord(character)))
-    assert encoder.encode_segments([f"a{character}b", "ab"]) == [ids_of(subject.live, f"a{character}b"), [2]]
+    assert encode_each(encoder, [f"a{character}b", "ab"]) == [ids_of(subject.live, f"a{character}b"), [2]]
 
 
 def test_without_guards_everything_goes_to_the_encoder(synthetic: Callable[..., Subject]) -> None:
     encoder, inner = guarded(Reference(synthetic("llama3_1").live))
-    assert encoder.encode_segments(["a", "😀"]) == [[1], [1]]
+    assert encode_each(encoder, ["a", "😀"]) == [[1], [1]]
     assert inner.seen == ["a", "😀"]
 
 
@@ -132,7 +126,7 @@ def test_what_fails_in_the_reference_too_is_the_callers_error(synthetic: Callabl
     tok = DeltaTokenizer(subject.live, config=subject.frozen)
     tok._encoder = Failing()
     with pytest.raises(TypeError):
-        tok.encode("\ud800" * 400)
+        tok.encode("\ud800" * 400, add_special_tokens=False)
     assert tok.stats().fallbacks == {str(Reason.BAD_TEXT): 1}
 
 
@@ -176,7 +170,10 @@ def test_a_certification_of_other_versions_does_not_count(subject: Subject, othe
 
 
 def test_an_encoder_that_is_not_installed_is_named(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(encoders._DISTRIBUTION, "fastokens", "no-such-distribution")
+    def gone(name: str) -> str:
+        raise encoders.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(encoders.metadata, "version", gone)
     with pytest.raises(EncoderUnavailable, match="not installed"):
         version_of("fastokens")
     encoder, note, _ = choose("fastokens", subject.frozen, Reference(subject.live))
@@ -201,8 +198,8 @@ def test_a_fast_encoder_takes_few_and_many_segments_alike(name: str, real_tokeni
     encoder = build(name, Reference(real.live))
     rng = random.Random(2)
     segments = ["".join(rng.choices([f for f in FRAGMENTS if f.isascii()], k=20)) for _ in range(40)]
-    many = encoder.encode_segments(segments)
-    assert many == [encoder.encode_segments([segment])[0] for segment in segments]
+    many = encode_each(encoder, segments)
+    assert many == [encode_each(encoder, [segment])[0] for segment in segments]
     assert all(type(i) is int for ids in many for i in ids)
 
 
@@ -216,7 +213,7 @@ def test_the_flat_form_holds_the_same_ids(name: str, kind: type, real_tokenizer:
     rng = random.Random(3)
     segments = ["".join(rng.choices([f for f in FRAGMENTS if f.isascii()], k=n)) for n in (0, 1, 0, 20, 7, 0)]
     for some in (segments, segments[:1], []):
-        parts = encoder.encode_segments(some)
+        parts = encode_each(encoder, some)
         ids, ends = encoder.encode_flat(some, kind)
         assert type(ids) is kind
         assert list(ids) == [i for part in parts for i in part]
@@ -232,16 +229,29 @@ def test_the_flat_form_has_the_same_guards(synthetic: Callable[..., Subject]) ->
     assert encoder.encode_flat(["plain", "é"], array) == (array("q", [5, 1]), [1, 2])
 
 
+class Unreadable:
+    def copy(self) -> None:
+        pass
+
+    def serialized(self, *, dense: bool) -> str:
+        return "{}"
+
+
 def test_a_fast_encoder_built_from_a_tokenizer_it_does_not_take_is_unavailable() -> None:
     pytest.importorskip("fastokens")
     with pytest.raises(EncoderUnavailable, match="does not take"):
-        FastokensEncoder("{}")
+        FastokensEncoder(Unreadable())  # type: ignore[arg-type]
 
 
 def test_ids_given_back_are_the_shared_objects(subject: Subject) -> None:
     tok = DeltaTokenizer(subject.live, config=replace(subject.frozen))
     text = subject.maker(3).text(300)
-    assert all(a is b for a, b in zip(tok.encode(text), tok.encode(text), strict=True))
+    assert all(
+        a is b
+        for a, b in zip(
+            tok.encode(text, add_special_tokens=False), tok.encode(text, add_special_tokens=False), strict=True
+        )
+    )
 
 
 def test_a_panic_of_a_fast_encoder_does_not_fail_the_request(
@@ -253,20 +263,25 @@ def test_a_panic_of_a_fast_encoder_does_not_fail_the_request(
     class Panic(BaseException):
         pass
 
-    def panics(segments: Sequence[str]) -> list[list[int]]:
-        raise Panic("the text")
+    class Panicking:
+        def encode_batch_fast(self, *_: object, **__: object) -> None:
+            raise Panic("the text")
 
-    monkeypatch.setattr(subject.tok._encoder, "encode_segments", panics)
+    right = subject.tok._encoder
+    wrong = ReferenceEncoder(Reference(subject.live))
+    wrong._copy = Panicking()  # type: ignore[assignment]
+    monkeypatch.setattr(subject.tok, "_encoder", wrong)
     text = subject.maker(5).text(200)
     assert_same(subject.tok, subject.live, text, session="s")
     assert subject.tok.stats().fallbacks == {"encoder_failed": 1}
 
-    def interrupted(segments: Sequence[str]) -> list[list[int]]:
+    def interrupted(segments: Sequence[str], kind: type) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subject.tok._encoder, "encode_segments", interrupted)
+    monkeypatch.setattr(subject.tok, "_encoder", right)
+    monkeypatch.setattr(right, "encode_flat", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        subject.tok.encode(text + "more")
+        subject.tok.encode(text + "more", add_special_tokens=False)
 
 
 @pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
@@ -283,7 +298,7 @@ def test_one_encoder_object_serves_many_threads_without_an_error(name: str, synt
 
     def work(n: int) -> bool:
         ids, _ = encoder.encode_flat(segments, array if n % 2 else list)
-        return encoder.encode_segments(segments) == want and list(ids) == [i for part in want for i in part]
+        return encode_each(encoder, segments) == want and list(ids) == [i for part in want for i in part]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

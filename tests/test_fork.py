@@ -85,13 +85,13 @@ class Expected:
     def check(self, tok: DeltaTokenizer) -> None:
         async def asked() -> None:
             for n, (text, want) in enumerate(zip(self.texts, self.ids, strict=True)):
-                assert await tok.encode_async(text, session=f"a{n}") == want
-                assert await tok.encode_array_async(text, session="s") == array("q", want)
+                assert await tok.encode_async(text, session=f"a{n}", add_special_tokens=False) == want
+                assert await tok.encode_array_async(text, session="s", add_special_tokens=False) == array("q", want)
 
         before = tok.stats()
         for text, want in zip(self.texts, self.ids, strict=True):
-            assert tok.encode(text, session="s") == want
-            assert tok.encode_array(text) == array("q", want)
+            assert tok.encode(text, session="s", add_special_tokens=False) == want
+            assert tok.encode_array(text, add_special_tokens=False) == array("q", want)
         asyncio.run(asked())
         tok._store._check()
         tok.clear()
@@ -134,11 +134,13 @@ def test_children_of_a_parent_whose_threads_are_inside_requests_answer(
 ) -> None:
     tok = served(synthetic("qwen3"), encoder, shadow_rate=0.2)
     tok.export(Prometheus(CollectorRegistry()))
-    expected = Expected(tok._live)
+    expected = Expected(tok.live)
     texts = [prose(10 + seed, 8000) for seed in range(4)]
 
     def asks(encode: Callable[..., Any]) -> Callable[[int], object]:
-        return lambda n: encode(texts[n % 4][: 3000 + 371 * n % 5000] + str(n) * 30, session=str(n % 5))
+        return lambda n: encode(
+            texts[n % 4][: 3000 + 371 * n % 5000] + str(n) * 30, session=str(n % 5), add_special_tokens=False
+        )
 
     with busy(
         asks(tok.encode),
@@ -150,7 +152,7 @@ def test_children_of_a_parent_whose_threads_are_inside_requests_answer(
         for n in range(8):
             time.sleep(random.Random(n).random() * 0.03)
             assert exit_code(lambda: expected.check(tok)) == 0
-    assert tok.encode(expected.texts[0]) == expected.ids[0], "the parent goes on"
+    assert tok.encode(expected.texts[0], add_special_tokens=False) == expected.ids[0], "the parent goes on"
 
 
 def locks_within(*roots: object) -> Iterator[Any]:
@@ -177,7 +179,7 @@ def test_a_child_answers_although_every_lock_of_ours_was_held_at_the_fork(
     tok = served(synthetic("qwen3"), encoder, shadow_rate=1.0)
     prometheus = Prometheus(CollectorRegistry())
     tok.export(prometheus)
-    expected = Expected(tok._live)
+    expected = Expected(tok.live)
     expected.check(tok)  # makes threads, pool and metrics
     assert tok._shadow is not None
     tok._shadow.drain()
@@ -199,9 +201,9 @@ def test_a_child_answers_although_every_lock_of_ours_was_held_at_the_fork(
 
 def test_a_child_forgets_what_another_thread_was_changing(synthetic: Callable[..., Subject]) -> None:
     tok = served(synthetic("qwen3"), "reference")
-    expected = Expected(tok._live)
+    expected = Expected(tok.live)
     for text in expected.texts:
-        tok.encode(text, session="s")
+        tok.encode(text, session="s", add_special_tokens=False)
     with tok._store._lock:  # as another thread in the middle of SessionStore._drop
         kept = tok._store._keys
         tok._store._keys = {}
@@ -213,11 +215,11 @@ def test_a_child_forgets_what_another_thread_was_changing(synthetic: Callable[..
 def test_a_child_of_a_quiet_parent_remembers(synthetic: Callable[..., Subject]) -> None:
     tok = served(synthetic("qwen3"), "reference")
     text = prose(1, 5000)
-    want = ids_of(tok._live, text + "?")
-    tok.encode(text, session="s")
+    want = ids_of(tok.live, text + "?")
+    tok.encode(text, session="s", add_special_tokens=False)
 
     def work() -> None:
-        assert tok.encode(text + "?", session="s") == want
+        assert tok.encode(text + "?", session="s", add_special_tokens=False) == want
         assert tok.stats().by_path == {"cold": 1, "append": 1}
 
     assert exit_code(work) == 0
@@ -227,11 +229,11 @@ def test_a_shadow_check_goes_on_in_a_child(synthetic: Callable[..., Subject]) ->
     tok = served(synthetic("qwen3"), "reference", shadow_rate=1.0)
     shadow = tok._shadow
     assert shadow is not None
-    tok.encode(prose(1, 5000))
+    tok.encode(prose(1, 5000), add_special_tokens=False)
     shadow.drain()
 
     def work() -> None:
-        tok.encode(prose(2, 5000))
+        tok.encode(prose(2, 5000), add_special_tokens=False)
         shadow.drain()
         assert tok.stats().shadow == {"same": 2}
 
@@ -245,34 +247,39 @@ def test_in_a_child_the_reference_encodes_and_says_so_once(
 ) -> None:
     tok = served(synthetic("qwen3"), encoder)
     text = prose(4, 3000)
-    want = ids_of(tok._live, text)
+    want = ids_of(tok.live, text)
 
     def work() -> None:
-        assert tok.encode(text) == want
-        assert tok.encode(text, session="s") == want
+        assert tok.encode(text, add_special_tokens=False) == want
+        assert tok.encode(text, session="s", add_special_tokens=False) == want
         assert tok.admission.encoder == "reference"
         assert f"{encoder} stays" in tok.describe()
         assert [encoder in record.getMessage() for record in caplog.records] == [True]
         with pytest.raises(EncoderUnavailable, match="in use in the process"):
-            build(encoder, Reference(tok._live))
+            build(encoder, Reference(tok.live))
 
     assert exit_code(work) == 0
     assert tok._encoder.name == encoder and not caplog.records, "the parent keeps it"
-    build(encoder, Reference(tok._live))
+    build(encoder, Reference(tok.live))
 
 
 @pytest.mark.parametrize("encoder", NAMES)
 def test_processes_that_multiprocessing_forks_answer(encoder: str, synthetic: Callable[..., Subject]) -> None:
     tok = served(synthetic("qwen3"), encoder)
-    expected = Expected(tok._live)
+    expected = Expected(tok.live)
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
 
     def work(text: str, want: list[int]) -> None:
-        answers.put((tok.encode(text) == want, asyncio.run(tok.encode_async(text)) == want))
+        answers.put(
+            (
+                tok.encode(text, add_special_tokens=False) == want,
+                asyncio.run(tok.encode_async(text, add_special_tokens=False)) == want,
+            )
+        )
 
     text = expected.texts[2]
-    with busy(lambda n: tok.encode_array(text + str(n) * 99)):
+    with busy(lambda n: tok.encode_array(text + str(n) * 99, add_special_tokens=False)):
         processes = [context.Process(target=work, args=(text, expected.ids[2]), daemon=True) for _ in range(3)]
         for process in processes:
             process.start()
@@ -291,13 +298,13 @@ def test_metrics_are_counted_in_a_child_although_a_scrape_was_running(synthetic:
     prometheus = Prometheus(registry)
     tok.export(prometheus)
     text = prose(1, 1000)
-    tok.encode(text, session="s")
+    tok.encode(text, session="s", add_special_tokens=False)
     held = {id(lock): lock for lock in _locks_of(prometheus._requests)}
     for lock in held.values():
         lock.acquire()
 
     def work() -> None:
-        tok.encode(text + "!", session="s")
+        tok.encode(text + "!", session="s", add_special_tokens=False)
         for path in ("cold", "append"):
             assert registry.get_sample_value("delta_tokenizer_requests_total", {"path": path}) == 1.0
 
@@ -344,7 +351,7 @@ def test_what_can_not_be_renewed_does_not_keep_the_rest_from_it() -> None:
 
 def test_what_is_renewed_is_not_kept_alive(synthetic: Callable[..., Subject]) -> None:
     tok = served(synthetic("qwen3"), "reference")
-    tok.encode(prose(1, 1000))
+    tok.encode(prose(1, 1000), add_special_tokens=False)
     number = len(forks._renewables)
     del tok
     gc.collect()

@@ -36,13 +36,15 @@ def test_a_session_of_100k_tokens_keeps_at_most_1_2_mb_beside_its_text(
     subject = synthetic(name)
     texts = session_texts(subject, turns)
     tok = DeltaTokenizer(subject.live, config=subject.frozen)
-    tok.encode(texts[-1])  # classes, memos and the table of integers are there before anything is measured
+    tok.encode(
+        texts[-1], add_special_tokens=False
+    )  # classes, memos and the table of integers are there before anything is measured
     tok.clear()
     gc.collect()
     tracemalloc.start()
     try:
         for text in texts:
-            tok.encode(text, session="s")
+            tok.encode(text, session="s", add_special_tokens=False)
         gc.collect()
         measured = tracemalloc.get_traced_memory()[0]
     finally:
@@ -53,7 +55,7 @@ def test_a_session_of_100k_tokens_keeps_at_most_1_2_mb_beside_its_text(
     assert measured <= limit, f"{measured} bytes for {tokens} tokens"
     assert tok.stats().bytes - sys.getsizeof(texts[-1]) <= limit
     assert tok.stats().bytes - sys.getsizeof(texts[-1]) >= 0.9 * measured, "what is counted is what is held"
-    assert tok.encode(texts[-1], session="s") == ids_of(subject.live, texts[-1])
+    assert tok.encode(texts[-1], session="s", add_special_tokens=False) == ids_of(subject.live, texts[-1])
 
 
 def test_a_400_turn_session_holds_its_ids_once_not_once_a_turn(synthetic: Callable[..., Subject]) -> None:
@@ -61,10 +63,10 @@ def test_a_400_turn_session_holds_its_ids_once_not_once_a_turn(synthetic: Callab
     tok = DeltaTokenizer(subject.live, config=subject.frozen)
     text = prose(9, 120_000)
     for n in range(1, 401):
-        tok.encode(text[: len(text) * n // 400], session="s")
+        tok.encode(text[: len(text) * n // 400], session="s", add_special_tokens=False)
     held = tok.stats().bytes
     tok.clear()
-    tok.encode(text, session="s")
+    tok.encode(text, session="s", add_special_tokens=False)
     assert held <= 1.35 * tok.stats().bytes
 
 
@@ -72,7 +74,7 @@ def test_ids_cost_a_pointer_each_because_the_integers_are_the_processs(synthetic
     subject = synthetic("llama3_1")
     tok = DeltaTokenizer(subject.live, config=subject.frozen)
     for n in range(20):
-        tok.encode(f"{n} " + prose(n, 3000), session=str(n))
+        tok.encode(f"{n} " + prose(n, 3000), session=str(n), add_special_tokens=False)
     kept = [i for b in tok._store._branches.values() for i in b.transcript.ids.copy()]
     assert len(set(map(id, kept))) == len(set(kept)), "one object for all stored IDs that are equal"
 
@@ -98,13 +100,13 @@ seen = []
 for n in range(5000):
     at = rng.randrange(len(source) - 9000)
     text = f"session {n} " + source[at : at + 2800]
-    tok.encode(text, session=f"s{n}")
-    tok.encode(text + source[at + 2800 : at + 3400], session=f"s{n}")
+    tok.encode(text, session=f"s{n}", add_special_tokens=False)
+    tok.encode(text + source[at + 2800 : at + 3400], session=f"s{n}", add_special_tokens=False)
     assert tok.stats().bytes <= BUDGET
     if n % 500 == 499:
         seen.append(rss())
 tok._store._check()
-assert tok.encode(text) == live.encode(text, add_special_tokens=False).ids
+assert tok.encode(text, add_special_tokens=False) == live.encode(text, add_special_tokens=False).ids
 print(tok.stats().evictions, first, *seen)
 """
 

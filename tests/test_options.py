@@ -71,23 +71,13 @@ def test_content_finds_a_text_without_its_key_and_keyed_does_not(synthetic: Call
         text += " more of it " + text
     for policy, path in (("content", "append"), ("keyed", "cold")):
         tok = tokenizer(subject, policy)
-        tok.encode(text, session="one")
-        assert tok.encode(text + " end", session="two") == ids_of(subject.live, text + " end")
+        tok.encode(text, session="one", add_special_tokens=False)
+        assert tok.encode(text + " end", session="two", add_special_tokens=False) == ids_of(subject.live, text + " end")
         assert tok.stats().by_path.get(path, 0) == (1 if policy == "content" else 2)
-        assert tok.encode(text + " end!", session="one") == ids_of(subject.live, text + " end!")
+        assert tok.encode(text + " end!", session="one", add_special_tokens=False) == ids_of(
+            subject.live, text + " end!"
+        )
         assert tok.stats().reused_tokens > 0
-
-
-def test_off_is_the_stock_path_and_counted(synthetic: Callable[..., Subject]) -> None:
-    subject = synthetic("llama3_1")
-    tok = tokenizer(subject, "off")
-    text = "off " * 300
-    for _ in range(2):
-        assert tok.encode(text, add_special_tokens=True) == list(subject.live.encode(text).ids)
-    stats = tok.stats()
-    assert stats.by_path == {"stock": 2}
-    assert stats.fallbacks == {Reason.POLICY_OFF.value: 2}
-    assert stats.bytes == 0
 
 
 def test_an_unknown_policy_is_an_error(synthetic: Callable[..., Subject]) -> None:
@@ -97,8 +87,8 @@ def test_an_unknown_policy_is_an_error(synthetic: Callable[..., Subject]) -> Non
 
 def test_options_build_the_tokenizer(synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("qwen3")
-    tok = replace(Options(), policy="off").tokenizer(subject.live)
-    assert tok.encode("as the live one") == ids_of(subject.live, "as the live one")
+    tok = replace(Options(), policy="keyed").tokenizer(subject.live)
+    assert tok.encode("as the live one", add_special_tokens=False) == ids_of(subject.live, "as the live one")
     assert tok.admission.admitted is False  # a synthetic vocabulary is no known tokenizer
     assert "not admitted" in tok.describe()
 
@@ -109,7 +99,7 @@ def test_a_serving_process_begins_prepared(real_tokenizer: Callable[[str], Subje
     assert tok.admission.admitted
     assert set(b"\x00\x4e\xac") <= set(tok._rules._classes._blocks)
     text = "a b 中文 한글 \U0001f600 " * 200
-    assert tok.encode(text) == ids_of(subject.live, text)
+    assert tok.encode(text, add_special_tokens=False) == ids_of(subject.live, text)
 
 
 def test_the_startup_line_names_config_encoder_policy_and_budget(synthetic: Callable[..., Subject]) -> None:
@@ -157,7 +147,7 @@ def test_a_budget_is_a_number_or_what_the_variable_takes(
         ("encoder", 3, TypeError),
         ("policy", "Content", ValueError),
         ("policy", None, TypeError),
-        ("policy", ["off"], TypeError),
+        ("policy", ["keyed"], TypeError),
         ("config", "qwen3", TypeError),
         ("config", {}, TypeError),
         ("config", False, TypeError),

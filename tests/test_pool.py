@@ -15,29 +15,25 @@ from typing import Any
 import pytest
 from conftest import PATIENCE, until
 
+from delta_core import pool as pool_module
 from delta_core.pool import (
-    Encoded,
+    DeadlineExceeded,
+    EncodingFailed,
     Estimator,
     PoolClosed,
     PoolFull,
-    Stretch,
+    Task,
     TaskQueue,
-    ThreadWorker,
-    WorkerDied,
     WorkerPool,
-    queueing,
-    thread_pool,
 )
-from delta_core.pool.queueing import Task
-from delta_core.pool.workers import DeadlineExceeded, EncodingFailed
-from delta_core.splice import Checkpoints
+from delta_core.splice import Checkpoints, Encoded, Gap
 
 
-def stretch(text: str) -> Stretch:
-    return Stretch(text, 0, len(text))
+def gap(text: str) -> Gap:
+    return Gap(text, 0, len(text))
 
 
-def codes(piece: Stretch) -> Encoded:
+def codes(piece: Gap) -> Encoded:
     """Stands for an encoder: the IDs are the code points."""
     return Encoded([ord(c) for c in piece.text[piece.start : piece.end]], Checkpoints())
 
@@ -49,12 +45,12 @@ def test_each_thread_is_warmed_first_and_serves_whatever_that_gave() -> None:
         warmed.append(threading.current_thread().name)
         raise RuntimeError("planted")
 
-    pool = thread_pool(codes, 1e-3, warm=warm, workers=3)
+    pool = WorkerPool(codes, 1e-3, warm=warm, threads=3)
     until(lambda: len(warmed) == 3)
     assert sorted(warmed) == ["delta-0", "delta-1", "delta-2"]
-    (encoded,) = pool.submit([stretch("abc")]).result()
+    (encoded,) = pool.submit([gap("abc")]).result()
     assert encoded.ids == [97, 98, 99]
-    assert pool.workers == 3
+    assert pool.threads == 3
     assert pool.close(PATIENCE)
 
 
@@ -69,7 +65,7 @@ class Gated:
         self.entered: list[str] = []
         self.gates: dict[str, threading.Event] = {}
 
-    def __call__(self, piece: Stretch) -> Encoded:
+    def __call__(self, piece: Gap) -> Encoded:
         content = piece.text[piece.start : piece.end]
         gate = self.gates.get(content)
         self.entered.append(content)
@@ -79,8 +75,6 @@ class Gated:
             raise ValueError("the message may quote the text")
         if content.startswith("panic"):
             raise Panic
-        if content.startswith("die"):
-            raise WorkerDied("as told")
         return codes(piece)
 
     def hold(self, content: str) -> threading.Event:
@@ -101,8 +95,8 @@ def pool_of(gated: Gated) -> Iterator[Callable[..., WorkerPool]]:
     """Pools of gated workers; afterwards every thread must have ended."""
     pools: list[WorkerPool] = []
 
-    def make(workers: int = 1, **options: Any) -> WorkerPool:
-        pools.append(WorkerPool([ThreadWorker(gated) for _ in range(workers)], 1e-3, **options))
+    def make(threads: int = 1, **options: Any) -> WorkerPool:
+        pools.append(WorkerPool(gated, 1e-3, threads=threads, **options))
         return pools[-1]
 
     yield make
@@ -137,7 +131,7 @@ def test_the_estimate_is_a_fixed_part_and_one_by_weighted_characters() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets the queue's time, in ms."""
     now = [0.0]
-    monkeypatch.setattr(queueing.time, "monotonic", lambda: now[0] / 1e3)
+    monkeypatch.setattr(pool_module.time, "monotonic", lambda: now[0] / 1e3)
 
     def at(ms: float) -> None:
         now[0] = ms
@@ -145,32 +139,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return at
 
 
-def queue_of(workers: int = 1, capacity: int = 100, aging: float = 1.0) -> TaskQueue:
-    queue = TaskQueue(workers, capacity, aging)
-    for worker in range(workers):
-        queue.join(worker)
-    return queue
+def queue_of(capacity: int = 100) -> TaskQueue:
+    return TaskQueue(capacity)
 
 
-def put(queue: TaskQueue, text: str, estimate: float = 1.0, home: int | None = None, chunks: int = 1) -> list[Task]:
+def put(queue: TaskQueue, text: str, estimate: float = 1.0, chunks: int = 1) -> list[Task]:
     texts = [text] if chunks == 1 else [f"{text}{i}" for i in range(chunks)]
-    return queue.put([stretch(t) for t in texts], [1.0] * chunks, estimate, home)
+    return queue.put([gap(t) for t in texts], [1.0] * chunks, estimate)
 
 
-def taken(queue: TaskQueue, count: int, worker: int = 0) -> list[str]:
-    tasks = [queue.take(worker) for _ in range(count)]
-    return [task.stretch.text for task in tasks if task is not None]
+def taken(queue: TaskQueue, count: int) -> list[str]:
+    tasks = [queue.take() for _ in range(count)]
+    return [task.gap.text for task in tasks if task is not None]
 
 
-def test_without_aging_the_first_is_served_first(clock: Callable[[float], None]) -> None:
-    queue = queue_of(aging=0.0)
-    for i, estimate in enumerate([100.0, 1.0, 50.0]):
-        clock(i)
-        put(queue, "abc"[i], estimate)
-    assert taken(queue, 3) == ["a", "b", "c"]
-
-
-def test_with_aging_short_work_goes_first_but_none_starves(clock: Callable[[float], None]) -> None:
+def test_short_work_goes_first_but_none_starves(clock: Callable[[float], None]) -> None:
     queue = queue_of()
     put(queue, "long", 100.0, chunks=2)
     clock(98)
@@ -187,42 +170,6 @@ def test_equal_keys_keep_their_order(clock: Callable[[float], None]) -> None:
     assert taken(queue, 8) == list("abcdefgh")
 
 
-def test_a_worker_takes_its_own_tasks_then_common_ones_then_those_of_others(clock: Callable[[float], None]) -> None:
-    queue = queue_of(workers=3)
-    for at, (text, home) in enumerate([("of1", 1), ("common", None), ("of0", 0), ("of2", 2)]):
-        clock(at)
-        put(queue, text, home=home)
-    assert taken(queue, 4, worker=0) == ["common", "of0", "of1", "of2"]
-
-
-def test_the_chunks_of_a_session_have_the_same_homes_each_time() -> None:
-    queue = queue_of(workers=3)
-    assert [task.home for task in put(queue, "x", home=7, chunks=4)] == [1, 2, 0, 1]
-    assert [task.home for task in put(queue, "y", home=7, chunks=2)] == [1, 2]
-    queue._check()
-
-
-def test_the_work_of_a_retired_worker_moves(clock: Callable[[float], None]) -> None:
-    queue = queue_of(workers=2)
-    for at, (text, home) in enumerate([("a", 0), ("b", 1), ("c", 0)]):
-        clock(at)
-        put(queue, text, home=home)
-    queue.leave(0)
-    queue._check()
-    assert taken(queue, 3, worker=1) == ["a", "b", "c"]
-    assert [task.home for task in put(queue, "d", home=0, chunks=2)] == [1, 1]
-
-
-def test_with_the_last_worker_gone_what_waits_fails_and_what_comes_is_refused() -> None:
-    queue = queue_of(workers=1)
-    (task,) = put(queue, "a")
-    queue.leave(0)
-    assert isinstance(task.future.exception(0), PoolClosed)
-    with pytest.raises(PoolClosed):
-        put(queue, "b")
-    queue._check()
-
-
 def test_the_queue_is_bounded_and_takes_a_request_whole_or_not() -> None:
     queue = queue_of(capacity=3)
     kept = put(queue, "a", chunks=2)
@@ -235,38 +182,25 @@ def test_the_queue_is_bounded_and_takes_a_request_whole_or_not() -> None:
     assert taken(queue, 3) == ["a1", "c0", "c1"]
 
 
-def test_a_queue_without_a_ready_worker_refuses() -> None:
-    queue = TaskQueue(2, 100, 1.0)
-    with pytest.raises(PoolFull, match="no worker is ready"):
-        put(queue, "a")
-    queue.join(1)
-    put(queue, "a")
-    assert taken(queue, 1, worker=1) == ["a"]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_every_task_ends_once_whatever_happens(seed: int) -> None:
     rng = random.Random(seed)
-    queue = queue_of(workers=4, capacity=30, aging=rng.choice([0.0, 1.0]))
+    queue = queue_of(capacity=30)
     tasks: list[Task] = []
     running: list[Task] = []
     for number in range(300):
-        crew = queue.crew
         action = rng.random()
         if action < 0.5:
             try:
-                home = rng.choice([None, rng.randrange(9)])
-                tasks += put(queue, f"t{number}", rng.expovariate(0.1), home, rng.randrange(1, 6))
+                tasks += put(queue, f"t{number}", rng.expovariate(0.1), rng.randrange(1, 6))
             except PoolFull:
                 assert len(queue) > 24
         elif action < 0.8 and len(queue):
-            task = queue.take(rng.choice(crew))
+            task = queue.take()
             assert task is not None
             running.append(task)
-        elif action < 0.97:
+        else:
             queue.drop(rng.sample(tasks, min(3, len(tasks))))
-        elif len(crew) > 1:
-            queue.leave(rng.choice(crew))
         queue._check()
     queue.close()
     queue._check()
@@ -283,7 +217,7 @@ def test_every_task_ends_once_whatever_happens(seed: int) -> None:
 def test_results_come_in_order_whichever_chunk_is_ready_first(gated: Gated, pool_of: Callable[..., WorkerPool]) -> None:
     pool = pool_of(3)
     gates = [gated.hold(text) for text in ("one", "two", "three")]
-    request = pool.submit([stretch("one"), stretch("two"), stretch("three")])
+    request = pool.submit([gap("one"), gap("two"), gap("three")])
     for gate in reversed(gates):
         gate.set()
     assert [e.ids for e in request.result()] == [[ord(c) for c in text] for text in ("one", "two", "three")]
@@ -295,8 +229,8 @@ def test_a_request_of_nothing_is_answered(pool_of: Callable[..., WorkerPool]) ->
     assert asyncio.run(_ask(pool)) == []
 
 
-def test_only_the_stretch_is_encoded(pool_of: Callable[..., WorkerPool]) -> None:
-    (encoded,) = pool_of().submit([Stretch("abcdef", 2, 4)]).result()
+def test_only_the_gap_is_encoded(pool_of: Callable[..., WorkerPool]) -> None:
+    (encoded,) = pool_of().submit([Gap("abcdef", 2, 4)]).result()
     assert encoded.ids == [ord("c"), ord("d")]
 
 
@@ -304,7 +238,7 @@ def test_the_first_error_fails_the_request_and_drops_the_rest(gated: Gated, pool
     pool = pool_of(2)
     gated.hold("held")
     gated.hold("next")  # so that the second worker gets no further
-    request = pool.submit([stretch(t) for t in ("held", "raise", "next", "never", "never")])
+    request = pool.submit([gap(t) for t in ("held", "raise", "next", "never", "never")])
     with pytest.raises(EncodingFailed) as caught:
         request.result()
     assert str(caught.value) == "ValueError"
@@ -318,50 +252,17 @@ def test_the_first_error_fails_the_request_and_drops_the_rest(gated: Gated, pool
 @pytest.mark.parametrize("poison", ["raise", "panic"])
 def test_a_poisoned_text_fails_alone(poison: str, pool_of: Callable[..., WorkerPool]) -> None:
     pool = pool_of(1)
-    bad, good = pool.submit([stretch(poison)]), pool.submit([stretch("good")])
+    bad, good = pool.submit([gap(poison)]), pool.submit([gap("good")])
     with pytest.raises(EncodingFailed):
         bad.result()
     assert good.result()[0].ids == [ord(c) for c in "good"]
-    assert pool.workers == 1
-
-
-def test_a_worker_that_dies_fails_its_request_and_the_others_take_over(
-    gated: Gated, pool_of: Callable[..., WorkerPool]
-) -> None:
-    pool = pool_of(2)
-    gates = [gated.hold("die"), gated.hold("busy")]
-    dying, busy = pool.submit([stretch("die")]), pool.submit([stretch("busy")])
-    until(lambda: len(gated.entered) == 2)
-    waiting = [pool.submit([stretch(f"text {i}")]) for i in range(5)]
-    gates[0].set()
-    with pytest.raises(WorkerDied):
-        dying.result()
-    until(lambda: pool.workers == 1)
-    gates[1].set()
-    assert busy.result()[0].ids == [ord(c) for c in "busy"]
-    assert ["".join(map(chr, r.result()[0].ids)) for r in waiting] == [f"text {i}" for i in range(5)]
-
-
-def test_when_the_last_worker_dies_nobody_waits_for_ever(gated: Gated, pool_of: Callable[..., WorkerPool]) -> None:
-    pool = pool_of(1)
-    gate = gated.hold("die")
-    dying = pool.submit([stretch("die")])
-    until(lambda: gated.entered == ["die"])
-    waiting = pool.submit([stretch("later")])
-    gate.set()
-    with pytest.raises(WorkerDied):
-        dying.result()
-    with pytest.raises(PoolClosed):
-        waiting.result()
-    with pytest.raises(PoolClosed):
-        pool.submit([stretch("too late")])
-    assert pool.most_chunks == 1
+    assert pool.threads == 1
 
 
 def test_the_deadline_frees_the_caller_and_the_queue(gated: Gated, pool_of: Callable[..., WorkerPool]) -> None:
     pool = pool_of(1, deadline=0.05)
     gate = gated.hold("slow")
-    request = pool.submit([stretch("slow"), stretch("behind")])
+    request = pool.submit([gap("slow"), gap("behind")])
     with pytest.raises(DeadlineExceeded):
         request.result()
     assert pool.waiting == 0
@@ -375,7 +276,7 @@ def test_the_deadline_frees_the_caller_and_the_queue(gated: Gated, pool_of: Call
 
 def _serves(pool: WorkerPool) -> bool:
     try:
-        return pool.submit([stretch("x")]).result()[0].ids == [ord("x")]
+        return pool.submit([gap("x")]).result()[0].ids == [ord("x")]
     except DeadlineExceeded:
         return False
 
@@ -383,26 +284,25 @@ def _serves(pool: WorkerPool) -> bool:
 def test_a_full_queue_refuses_at_once(gated: Gated, pool_of: Callable[..., WorkerPool]) -> None:
     pool = pool_of(1, capacity=2)
     gate = gated.hold("held")
-    held = pool.submit([stretch("held")])
+    held = pool.submit([gap("held")])
     until(lambda: gated.entered == ["held"])
-    accepted = pool.submit([stretch("a"), stretch("b")])
+    accepted = pool.submit([gap("a"), gap("b")])
     with pytest.raises(PoolFull):
-        pool.submit([stretch("c")])
+        pool.submit([gap("c")])
     gate.set()
     assert [e.ids for r in (held, accepted) for e in r.result()] == [[ord(c) for c in t] for t in ("held", "a", "b")]
 
 
-def test_a_text_is_divided_for_the_workers_finer_where_others_may_slip_in(pool_of: Callable[..., WorkerPool]) -> None:
+def test_a_text_is_divided_where_several_threads_can_take_its_chunks(pool_of: Callable[..., WorkerPool]) -> None:
     assert pool_of(1).most_chunks == 1
-    assert pool_of(3, aging=0.0).most_chunks == 3
-    assert pool_of(3, aging=1.0).most_chunks == 16
+    assert pool_of(3).most_chunks == 16
 
 
 # -- on an event loop --
 
 
 async def _ask(pool: WorkerPool, *texts: str) -> list[list[int]]:
-    return [encoded.ids for encoded in await pool.submit([stretch(text) for text in texts]).wait()]
+    return [encoded.ids for encoded in await pool.submit([gap(text) for text in texts]).wait()]
 
 
 def test_a_thousand_awaits_at_once_all_get_their_own(pool_of: Callable[..., WorkerPool]) -> None:
@@ -477,23 +377,23 @@ def test_an_error_on_the_loop_is_told_once_and_logged_nowhere(
 def test_closing_waits_for_what_runs_and_fails_what_waits(gated: Gated, pool_of: Callable[..., WorkerPool]) -> None:
     pool = pool_of(1)
     gate = gated.hold("run")
-    running = pool.submit([stretch("run")])
+    running = pool.submit([gap("run")])
     until(lambda: gated.entered == ["run"])
-    waiting = pool.submit([stretch("wait")])
+    waiting = pool.submit([gap("wait")])
     assert not pool.close(0.01)
     with pytest.raises(PoolClosed):
         waiting.result()
     with pytest.raises(PoolClosed):
-        pool.submit([stretch("late")])
+        pool.submit([gap("late")])
     gate.set()
     assert running.result()[0].ids == [ord(c) for c in "run"]
     assert pool.close(PATIENCE)
 
 
 def test_a_pool_that_is_forgotten_ends_its_threads() -> None:
-    pool = thread_pool(codes, 1e-3, workers=3)
+    pool = WorkerPool(codes, 1e-3, threads=3)
     threads = list(pool._threads)
-    assert pool.submit([stretch("abc")]).result()[0].ids == [97, 98, 99]
+    assert pool.submit([gap("abc")]).result()[0].ids == [97, 98, 99]
     del pool
     gc.collect()
     until(lambda: not any(thread.is_alive() for thread in threads))
@@ -502,16 +402,16 @@ def test_a_pool_that_is_forgotten_ends_its_threads() -> None:
 def test_the_interpreter_exits_with_work_running_and_waiting() -> None:
     code = """
 import threading
-from delta_core.pool import Encoded, Stretch, thread_pool
-from delta_core.splice import Checkpoints
+from delta_core.pool import WorkerPool
+from delta_core.splice import Checkpoints, Encoded, Gap
 entered = threading.Event()
-def encode(stretch):
+def encode(gap):
     entered.set()
     sum(range(2_000_000))
     return Encoded([], Checkpoints())
-pool = thread_pool(encode, 1.0, workers=2)
+pool = WorkerPool(encode, 1.0, threads=2)
 for _ in range(50):
-    pool.submit([Stretch("x", 0, 1)])
+    pool.submit([Gap("x", 0, 1)])
 entered.wait()
 print("end")
 """
@@ -527,10 +427,10 @@ def test_a_forked_child_is_refused_at_once_even_while_a_lock_is_held(pool_of: Ca
         child = os.fork()
         if child == 0:
             try:
-                pool.submit([stretch("x")])
+                pool.submit([gap("x")])
             except PoolClosed:
                 os._exit(10 + pool.most_chunks)
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 11
-    assert pool.submit([stretch("x")]).result()[0].ids == [ord("x")]
+    assert pool.submit([gap("x")]).result()[0].ids == [ord("x")]

@@ -57,7 +57,7 @@ def test_the_batch_call_gives_the_ids_of_the_single_call(name: str, synthetic: C
     subject = synthetic(name)
     reference = Reference(subject.live)
     texts = [subject.maker(i).text(60) for i in range(20)] + [""]
-    assert reference.encode_segments(texts) == [ids_of(subject.live, text) for text in texts]
+    assert reference.encode_each(texts) == [ids_of(subject.live, text) for text in texts]
     for text in texts:
         assert reference.encode(text, True) == ids_of(subject.live, text, True)
 
@@ -124,7 +124,7 @@ class Watched:
         assert self.tok.admission.admitted
         self.text = maker_for(self.live, frozen, 9).text(150) + " hello <|eot_id|> the "
         self.check(stock=False)
-        self.tok.encode(self.text, session="s")
+        self.tok.encode(self.text, session="s", add_special_tokens=False)
 
     def check(self, *, stock: bool) -> None:
         """The live tokenizer's IDs come back, by the path expected."""
@@ -233,7 +233,7 @@ def test_a_backend_that_went_away_is_an_error_of_the_live_objects_kind() -> None
     watched = Watched()
     watched.holder._tokenizer = None
     with pytest.raises(TypeError):
-        watched.tok.encode(watched.text)
+        watched.tok.encode(watched.text, add_special_tokens=False)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_nothing_is_remembered_while_the_live_tokenizer_is_another() -> None:
     watched = Watched()
     held = watched.tok.stats().bytes
     watched.live.enable_truncation(7)
-    watched.tok.encode("another text " * 100, session="t")
+    watched.tok.encode("another text " * 100, session="t", add_special_tokens=False)
     assert watched.tok.stats().bytes == held
     watched.live.no_truncation()
     watched.check(stock=False)

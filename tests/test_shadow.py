@@ -29,14 +29,14 @@ def drain(tok: DeltaTokenizer) -> None:
 def test_equal_ids_are_counted_as_same(synthetic: Callable[..., Subject]) -> None:
     tok, live = shadowed(synthetic("qwen3"))
     for n in (20, 40, 41):
-        assert tok.encode(LONG * n, session="s") == ids_of(live, LONG * n)
+        assert tok.encode(LONG * n, session="s", add_special_tokens=False) == ids_of(live, LONG * n)
         drain(tok)
     assert tok.stats().shadow == {"same": 3}
 
 
 def test_a_caller_that_changes_its_list_does_not_fool_the_check(synthetic: Callable[..., Subject]) -> None:
     tok, _ = shadowed(synthetic("qwen3"))
-    del tok.encode(LONG * 30)[5:]
+    del tok.encode(LONG * 30, add_special_tokens=False)[5:]
     drain(tok)
     assert tok.stats().shadow == {"same": 1}
 
@@ -52,10 +52,12 @@ def test_a_difference_opens_the_circuit(
     honest = tok._encode_flat
     monkeypatch.setattr(tok, "_encode_flat", lambda segments, kind: _spoiled(*honest(segments, kind)))
     with caplog.at_level(logging.WARNING, "delta_core"):
-        assert tok.encode(LONG * 40, session="s") != ids_of(live, LONG * 40)  # the planted fault
+        assert tok.encode(LONG * 40, session="s", add_special_tokens=False) != ids_of(
+            live, LONG * 40
+        )  # the planted fault
         drain(tok)
         for n in (41, 42):
-            assert tok.encode(LONG * n, session="s") == ids_of(live, LONG * n)
+            assert tok.encode(LONG * n, session="s", add_special_tokens=False) == ids_of(live, LONG * n)
     stats = tok.stats()
     assert stats.shadow == {"different": 1}
     assert stats.fallbacks == {Reason.SHADOW_DIFFERS.value: 2}
@@ -76,7 +78,7 @@ def test_a_tokenizer_changed_meanwhile_is_no_difference(synthetic: Callable[...,
         honest(text, ids)  # type: ignore[arg-type]
 
     tok._shadow._check = wait  # type: ignore[assignment]
-    tok.encode(LONG * 30)
+    tok.encode(LONG * 30, add_special_tokens=False)
     assert entered.wait(30)
     live.enable_truncation(5)
     go.set()
@@ -91,7 +93,7 @@ def test_a_full_queue_skips_checks_and_holds_nobody_up(synthetic: Callable[..., 
     honest = tok._shadow._check
     tok._shadow._check = lambda text, ids: (go.wait(30), honest(text, ids))[1]  # type: ignore[method-assign, func-returns-value]
     for n in range(20, 60):
-        assert tok.encode(LONG * n, session="s") == ids_of(live, LONG * n)
+        assert tok.encode(LONG * n, session="s", add_special_tokens=False) == ids_of(live, LONG * n)
     skipped = tok.stats().shadow["skipped"]
     assert skipped >= 40 - 9
     go.set()
@@ -104,5 +106,5 @@ def test_rate_zero_has_no_shadow_and_a_small_rate_draws_few(synthetic: Callable[
     assert DeltaTokenizer(subject.live, config=subject.frozen)._shadow is None
     tok, _ = shadowed(subject, 1e-12)
     for n in range(20, 30):
-        tok.encode(LONG * n)
+        tok.encode(LONG * n, add_special_tokens=False)
     assert tok.stats().shadow == {}

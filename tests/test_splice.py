@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from delta_core import splice
 from delta_core.cuts import Cut
 from delta_core.ids import IdList
+from delta_core.scale import Scale, scaled
 from delta_core.splice import (
     Block,
     Checkpoints,
@@ -19,7 +20,7 @@ from delta_core.splice import (
     common_blocks,
     common_prefix,
     common_suffix,
-    plan,
+    reusable,
 )
 
 SMALL = st.text("ab", max_size=40)
@@ -112,10 +113,7 @@ def assert_blocks(old: str, new: str) -> list[Block]:
 @example("a", "", "a", "")
 @example("aa", "", "a", "aa")
 def test_blocks_hold_the_same_characters_in_order(head: str, old: str, new: str, tail: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splice, "_REALIGN_FROM", 4)
-        patch.setattr(splice, "_ANCHOR", 3)
-        patch.setattr(splice, "_ANCHOR_STEPS", (0, 2, 7))
+    with scaled(Scale(realign_from=4, anchor=3, anchor_steps=(0, 2, 7))):
         assert_blocks(head + old + tail, head + new + tail)
 
 
@@ -220,7 +218,7 @@ def test_a_plan_takes_over_the_tokens_of_the_same_characters(
     transcript = transcript_of(before, cuts)
     blocks = common_blocks(before, after, common_prefix(before, after))
     at = 0
-    for reuse in plan(transcript, after, blocks):
+    for reuse in reusable(transcript, after, blocks):
         assert at <= reuse.start < reuse.end <= len(after)
         at = reuse.end
         taken = IdList(transcript.ids.slice(reuse.token_start, reuse.token_end)).copy()
@@ -240,19 +238,19 @@ def test_a_plan_takes_over_the_tokens_of_the_same_characters(
 
 def test_an_edge_whose_right_hand_character_changed_is_not_used() -> None:
     transcript = transcript_of("aaaa\nbbbb", [(5, 1, 1)])
-    assert plan(transcript, "aaaa\nXbbb", common_blocks("aaaa\nbbbb", "aaaa\nXbbb", 5)) == []
-    (reuse,) = plan(transcript, "aaaa\nbXbb", [Block(0, 6, 0)])
+    assert reusable(transcript, "aaaa\nXbbb", common_blocks("aaaa\nbbbb", "aaaa\nXbbb", 5)) == []
+    (reuse,) = reusable(transcript, "aaaa\nbXbb", [Block(0, 6, 0)])
     assert (reuse.start, reuse.end) == (0, 5)
 
 
 def test_an_edge_whose_left_hand_character_changed_is_not_used() -> None:
     transcript = transcript_of("aaaa\nbbbb", [(5, 1, 1)])
-    assert plan(transcript, "aaX\nbbbb"[1:], [Block(5, 9, -2)]) == []
+    assert reusable(transcript, "aaX\nbbbb"[1:], [Block(5, 9, -2)]) == []
 
 
 def test_the_same_text_again_is_one_reuse_of_everything() -> None:
     transcript = transcript_of("aaaa\nbbbb", [(5, 1, 1)])
-    (reuse,) = plan(transcript, transcript.text, [Block(0, 9, 0)])
+    (reuse,) = reusable(transcript, transcript.text, [Block(0, 9, 0)])
     assert (reuse.start, reuse.end, reuse.token_start, reuse.token_end) == (0, 9, 0, 9)
 
 

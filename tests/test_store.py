@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from delta_core import store as store_module
 from delta_core.cuts import Cut
+from delta_core.scale import SERVING
 from delta_core.splice import Checkpoints, IdList, Transcript
-from delta_core.store import MIN_REMEMBERED, Branch, Origin, SessionStore
+from delta_core.store import Branch, Origin, SessionStore
 
 
 def transcript(text: str) -> Transcript:
@@ -133,7 +134,7 @@ def test_a_conversation_that_outgrows_the_short_places_moves_to_the_long_ones() 
 
 def test_very_short_texts_are_not_remembered() -> None:
     store = SessionStore()
-    remember(store, "x" * (MIN_REMEMBERED - 1), "s")
+    remember(store, "x" * (SERVING.remembered_from - 1), "s")
     assert len(store) == 0
     assert store.held == 0
 
@@ -324,4 +325,4 @@ def test_check_notices_lost_bytes() -> None:
 def test_the_bounds_named_here_are_those_of_the_store() -> None:
     """Texts of this file are long or short by the store's own measure."""
     assert len(SHORT) + 3 <= store_module._SHORT < len(LONG)
-    assert len(SHORT) >= MIN_REMEMBERED
+    assert len(SHORT) >= SERVING.remembered_from

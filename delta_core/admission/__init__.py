@@ -1,0 +1,1 @@
+"""What counts as the same tokenizer, and the derived table of safe transitions."""

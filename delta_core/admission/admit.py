@@ -1,4 +1,4 @@
-"""Admission: is the live tokenizer the same as a frozen one, section by section?"""
+"""Admission: whether the live tokenizer is the same as a frozen one, section by section."""
 
 from __future__ import annotations
 
@@ -29,6 +29,42 @@ class Verdict:
     def reason(self) -> Reason | None:
         """The first reason, None when admitted."""
         return self.mismatches[0].reason if self.mismatches else None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What was decided for a live tokenizer, for those who run it.
+
+    admitted: False means that every request takes the stock path.
+    config: the frozen config that fits; when refused, the one that comes closest, or None.
+    mismatches: what stands against it, by section.
+    reason: the first of them as a reason, None when admitted.
+    encoder: who encodes new text: "reference", "fastokens" or "gigatoken".
+    note: why the encoder is not the one asked for, None when it is.
+    """
+
+    admitted: bool
+    config: str | None
+    mismatches: tuple[Mismatch, ...]
+    reason: Reason | None
+    encoder: str
+    note: str | None
+
+    @property
+    def why_not(self) -> str:
+        """The mismatches in one line, empty when admitted."""
+        return "; ".join(map(str, self.mismatches))
+
+    @staticmethod
+    def refused(verdict: Verdict) -> Admission:
+        """That of a tokenizer which is not served."""
+        return Admission(False, verdict.nearest, verdict.mismatches, verdict.reason, "reference", None)
+
+    @staticmethod
+    def no_tokenizer(why: str) -> Admission:
+        """That of an object with no tokenizer behind it."""
+        mismatch = Mismatch("tokenizer", why, Reason.NOT_FAST)
+        return Admission(False, None, (mismatch,), mismatch.reason, "reference", None)
 
 
 def admit(reference: Reference, configs: Iterable[Frozen] | None = None) -> Verdict:

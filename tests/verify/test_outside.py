@@ -8,7 +8,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,17 +16,17 @@ from conftest import Subject as Shared
 
 import delta_core
 from delta_core.admission.frozen import Certification
-from delta_core.encoders import Encoder
-from delta_core.ids import Ids, Kind, container
+from delta_core.encoders import Encoder, encode_each
 from delta_core.tools.verify import outside
 from delta_core.tools.verify.batteries import BATTERIES, outcome
 from delta_core.tools.verify.outside import Strings, calls_of, compare, conversation, guard_edges, repertoire
+from delta_core.tools.verify.planted import PlantedEncoder
 from delta_core.tools.verify.tally import Subject, Tally
 
 Wrong = Callable[[Sequence[str], list[list[int]]], list[list[int]]]
 
 
-class Planted:
+class Planted(PlantedEncoder):
     """The encoder that serves, with its answers put through something that is wrong at times."""
 
     name = "reference"
@@ -35,12 +35,8 @@ class Planted:
         self.encoder = encoder
         self.wrong = wrong
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        return self.wrong(segments, self.encoder.encode_segments(segments))
-
-    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        found = self.encode_segments(segments)
-        return container(list(chain.from_iterable(found)), kind), list(accumulate(map(len, found)))
+    def each(self, segments: Sequence[str]) -> list[list[int]]:
+        return self.wrong(segments, encode_each(self.encoder, segments))
 
 
 @pytest.fixture
@@ -75,7 +71,7 @@ def in_place_of(characters: str, other: str, subject: Subject) -> Wrong:
 
     def wrong(segments: Sequence[str], ids: list[list[int]]) -> list[list[int]]:
         seen = [segment.translate(table) for segment in segments]
-        return [own if a == b else subject.encoder.encode_segments([b])[0]
+        return [own if a == b else encode_each(subject.encoder, [b])[0]
                 for own, a, b in zip(ids, segments, seen, strict=True)]  # fmt: skip
 
     return wrong

@@ -18,7 +18,8 @@ from delta_core.tokenizer import DeltaTokenizer
 from delta_core.tools.verify import campaign, variants
 from delta_core.tools.verify.campaign import Campaign, Plan, Task, run_task
 from delta_core.tools.verify.controls import _served_by
-from delta_core.tools.verify.report import State, UnitRecord, summarise, write_report
+from delta_core.tools.verify.pages import write_report
+from delta_core.tools.verify.report import State, UnitRecord, summarise
 from delta_core.tools.verify.subjects import SYNTHETIC, left_out, open_subject
 from delta_core.tools.verify.tally import SERVED, Subject, Tally
 from delta_core.tools.verify.variants import VARIANTS, Workshop
@@ -90,7 +91,7 @@ def test_a_copy_with_two_ids_swapped_is_refused_when_it_is_made(subject: Subject
         tok = DeltaTokenizer(live, encoder="reference", config=frozen)
         assert tok.admission.reason is not None
         assert tok.admission.reason.value == "copy_differs"
-        assert tok.encode("cab") == live.encode("cab", add_special_tokens=False).ids
+        assert tok.encode("cab", add_special_tokens=False) == live.encode("cab", add_special_tokens=False).ids
         assert tok.stats().fallbacks == {tok.admission.reason: 1}
 
 

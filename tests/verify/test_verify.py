@@ -15,14 +15,16 @@ import pytest
 from conftest import Subject as Shared
 
 from delta_core.admission.frozen import METHOD, Certification, load_path
-from delta_core.encoders import version_of
+from delta_core.cuts import CutRules
+from delta_core.encoders import encode_each, version_of
 from delta_core.reference import Reference
-from delta_core.tokenizer import rules_for
 from delta_core.tools.verify import campaign, controls
 from delta_core.tools.verify.batteries import BATTERIES, outcome
 from delta_core.tools.verify.cases import Call, Difference, shrink
+from delta_core.tools.verify.pages import write_report
+from delta_core.tools.verify.planted import PlantedEncoder
 from delta_core.tools.verify.refusals import refused, run_refusals
-from delta_core.tools.verify.report import State, StateError, UnitRecord, summarise, write_report
+from delta_core.tools.verify.report import State, StateError, UnitRecord, summarise
 from delta_core.tools.verify.subjects import SubjectError, left_out, open_subject, read_texts
 from delta_core.tools.verify.tally import Subject, Tally
 
@@ -61,11 +63,11 @@ def test_the_reference_is_asked_once_for_all_encoders_and_every_encoder_is_compa
     assert tally.seams
     assert not tally.failed
 
-    class Wrong:
+    class Wrong(PlantedEncoder):
         name = "wrong"
 
-        def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-            return [ids[:-1] for ids in first.encoder.encode_segments(segments)]
+        def each(self, segments: Sequence[str]) -> list[list[int]]:
+            return [ids[:-1] for ids in encode_each(first.encoder, segments)]
 
     asked = len(first.answers)
     second, found = replace(first, encoder=Wrong(), known={}), Tally()
@@ -92,7 +94,7 @@ def test_a_planted_transition_is_found_and_shrunk_to_a_few_letters(synthetic: Ca
     wrong = replace(shared.frozen, transitions=replace(table, safe=(*table.safe, (letter, letter))))
     reference = shared.tok._reference
     assert reference is not None
-    subject = opened(shared, frozen=wrong, rules=rules_for(wrong, reference))
+    subject = opened(shared, frozen=wrong, rules=CutRules.of(wrong, reference))
     tally = Tally()
     BATTERIES["seams"].run(subject, 0, "seed", tally)
     assert tally.failed

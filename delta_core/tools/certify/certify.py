@@ -485,7 +485,7 @@ class _Truth:
         """A 64-bit hash of the IDs of each string. Asks the reference the first time: 1 to 2 us per token."""
         known = self._hashes.get(batch.key)
         if known is None:
-            known = self._hashes[batch.key] = array("q", map(_hash, self.reference.encode_segments(batch.strings)))
+            known = self._hashes[batch.key] = array("q", map(_hash, self.reference.encode_each(batch.strings)))
         return known
 
     def contexts(self, frozen: Frozen, sample: bool) -> Contexts:
@@ -634,7 +634,7 @@ class _Search:
         cells[:, len(context.left)] = codes
         rows = max(1, _SEGMENT // cells.shape[1])
         segments = [cells[i : i + rows].tobytes().decode("utf-32-le") for i in range(0, len(cells), rows)]
-        between = self._reference.encode_segments([joiner])[0]
+        between = self._reference.encode_each([joiner])[0]
         numbers, ends = self._numbers(segments, way)
         # A segment that does not end with its joiner, or has not one for each text, is wrong as a whole.
         row = np.arange(len(codes))
@@ -712,13 +712,13 @@ class _Search:
         strings = list(texts)
         if not strings:
             return {}
-        expected = self._reference.encode_segments(strings)
+        expected = self._reference.encode_each(strings)
         got = _encode(encoder or self._encoder, strings)
         return {s: None for s, a, b in zip(strings, expected, got, strict=True) if b is None or a != list(b)}
 
     def _differs(self, text: str) -> bool:
         """Whether the bare encoder is wrong on one text, alone or in a batch (encoders take different ways)."""
-        expected = self._reference.encode_segments([text])[0]
+        expected = self._reference.encode_each([text])[0]
         answers = (ids for n in _TRIED for ids in _encode(self._encoder, [text] * n))
         return any(ids is None or list(ids) != expected for ids in answers)
 
@@ -781,7 +781,7 @@ class _Search:
     def _is_common(self, character: str) -> bool:
         known = self._common.get(character)
         if known is None:
-            known = character.isascii() or len(self._reference.encode_segments([character])[0]) == 1
+            known = character.isascii() or len(self._reference.encode_each([character])[0]) == 1
             self._common[character] = known
         return known
 
@@ -808,7 +808,7 @@ class _Search:
             size = max(1, min(size // 2, len(text) // 2))
 
     def _refuse(self, text: str, kind: Kind | None) -> NoReturn:
-        expected = self._reference.encode_segments([text])[0]
+        expected = self._reference.encode_each([text])[0]
         answers = (g for n in _TRIED for g in _encode(self._encoder, [text] * n))
         got = next((g for g in answers if g is None or list(g) != expected), expected)
         if kind is None:

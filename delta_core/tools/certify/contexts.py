@@ -229,7 +229,7 @@ class Contexts:
         lengths = np.zeros(CODE_POINTS, np.int64)
         for start in range(0, len(codes), 65536):
             part = codes[start : start + 65536]
-            for code, own in zip(part.tolist(), self._reference.encode_segments(list(map(chr, part))), strict=True):
+            for code, own in zip(part.tolist(), self._reference.encode_each(list(map(chr, part))), strict=True):
                 if len(own) <= 4:
                     ids[code, : len(own)] = own
                     lengths[code] = len(own)

@@ -245,7 +245,7 @@ def _measure_block(
         made = []
         for text in texts:
             reused = int(tok.stats().reused_tokens)
-            timed = _timed(lambda text=text: tok.encode(text, session=key))  # type: ignore[misc]
+            timed = _timed(lambda text=text: tok.encode(text, session=key, add_special_tokens=False))  # type: ignore[misc]
             made.append((timed, int(tok.stats().reused_tokens) - reused))
         return made
 

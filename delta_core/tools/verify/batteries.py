@@ -16,6 +16,7 @@ from itertools import chain, pairwise
 
 from tokenizers import normalizers
 
+from ...encoders import encode_each
 from . import outside, variants
 from .cases import Call, shrink
 from .dense import dense
@@ -55,9 +56,7 @@ def check_seams(subject: Subject, texts: Iterable[str], tally: Tally, sizes: Seq
 def whole(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
     maker = subject.maker(seed)
     texts = [maker.text(maker.rng.choice((3, 20, 120, 400))) for _ in range(_PER_UNIT)]
-    for text, got, want in zip(
-        texts, subject.encoder.encode_segments(texts), reference_ids(subject, texts), strict=True
-    ):
+    for text, got, want in zip(texts, encode_each(subject.encoder, texts), reference_ids(subject, texts), strict=True):
         tally.cases += 1
         if got != want:
             tally.fail([Call(text)])
@@ -306,7 +305,7 @@ def outcome(subject: Subject, replay: str, calls: Sequence[Call]) -> tuple[list[
         return run_calls(subject, calls, scale_dense=replay == "dense")
     want = reference_ids(subject, [text])[0]
     if replay == "whole":
-        return subject.encoder.encode_segments([text])[0], want
+        return encode_each(subject.encoder, [text])[0], want
     return (_in_pieces(subject, text, subject.every_cut(text)) if text else []), want
 
 

@@ -21,7 +21,8 @@ class Call:
 
     @property
     def _arguments(self) -> dict[str, Any]:
-        return {k: v for k, v in asdict(self).items() if k not in ("text", "array") and v}
+        given = {k: v for k, v in asdict(self).items() if k in ("session", "namespace") and v}
+        return given | {"add_special_tokens": self.add_special_tokens}
 
     def of(self, tok: DeltaTokenizer) -> list[int]:
         """Make the call. Raises what the live tokenizer raises."""

@@ -6,21 +6,21 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import Any
 from unittest import mock
 
 from ... import cuts
 from ...admission.frozen import Certification
 from ...cuts import Cut, CutRules
-from ...encoders import Encoder, Guarded
-from ...ids import Ids, Kind, container
+from ...encoders import Encoder, Guarded, encode_each
 from ...reference import Reference
 from ...splice import Checkpoints
 from ...store import SessionStore
 from ...tokenizer import DeltaTokenizer
 from .batteries import BATTERIES, shrunk
 from .cases import Call
+from .planted import PlantedEncoder
 from .subjects import SYNTHETIC, open_subject
 from .tally import Tally, reference_ids
 
@@ -61,7 +61,7 @@ def _served_by(plant: Callable[[Encoder, Reference], Encoder]) -> Callable[[], A
     return lambda: mock.patch.object(DeltaTokenizer, "__init__", init)
 
 
-class _Swapped:
+class _Swapped(PlantedEncoder):
     """An encoder whose tokenizer has two added tokens' IDs the other way round."""
 
     def __init__(self, encoder: Encoder, reference: Reference) -> None:
@@ -70,12 +70,9 @@ class _Swapped:
         one, other = sorted(reference.backend.get_added_tokens_decoder())[-2:]
         self._of = {one: other, other: one}
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
-        return [[self._of.get(i, i) for i in ids] for ids in self._encoder.encode_segments(segments)]
-
-    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        ids, ends = self._encoder.encode_flat(segments, kind)
-        return container([self._of.get(i, i) for i in ids], kind), ends
+    def each(self, segments: Sequence[str]) -> list[list[int]]:
+        """See PlantedEncoder."""
+        return [[self._of.get(i, i) for i in ids] for ids in encode_each(self._encoder, segments)]
 
 
 # A digit that came with Unicode 15: no table of this is older than the reference's, and some are older.
@@ -83,24 +80,21 @@ _DIGIT = 0x1E4F0
 _GROUPS = re.compile(chr(_DIGIT) + r"[0-9]{2}(?=[0-9])")
 
 
-class _Digits:
+class _Digits(PlantedEncoder):
     """An encoder of other Unicode tables: it counts digits from another one on, which shows behind a group of them."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.name = encoder.name
         self._encoder = encoder
 
-    def encode_segments(self, segments: Sequence[str]) -> list[list[int]]:
+    def each(self, segments: Sequence[str]) -> list[list[int]]:
+        """See PlantedEncoder."""
         return [self._one(segment) for segment in segments]
 
     def _one(self, segment: str) -> list[int]:
         edges = [0, *(match.end() - 1 for match in _GROUPS.finditer(segment)), len(segment)]
         parts = [segment[a:b] for a, b in pairwise(edges)]
-        return list(chain.from_iterable(self._encoder.encode_segments(parts)))
-
-    def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
-        found = self.encode_segments(segments)
-        return container(list(chain.from_iterable(found)), kind), list(accumulate(map(len, found)))
+        return list(chain.from_iterable(encode_each(self._encoder, parts)))
 
 
 def _behind(*guards: tuple[int, int]) -> Callable[[], AbstractContextManager[object]]:
@@ -182,9 +176,9 @@ def run_namespace_control(seed: str) -> ControlResult:
         subject = open_subject(SYNTHETIC + "llama3_1", "reference")
         tok: DeltaTokenizer = subject.tok
         text = subject.maker(seed).text(300)
-        tok.encode(text, session="k", namespace="a")
+        tok.encode(text, session="k", namespace="a", add_special_tokens=False)
         before = tok.stats().reused_tokens
-        got = tok.encode(text, session="k", namespace="b")
+        got = tok.encode(text, session="k", namespace="b", add_special_tokens=False)
         assert got == reference_ids(subject, [text])[0]
         return tok.stats().reused_tokens != before
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from ...admission.frozen import Frozen
 from ...cuts import CutRules
-from ...encoders import Encoder
+from ...encoders import Encoder, encode_each
 from ...reference import Reference
 from ...tokenizer import DeltaTokenizer
 from .cases import Call
@@ -65,7 +65,7 @@ class Subject:
             self.known.clear()
         missing = [s for s in dict.fromkeys(segments) if s not in self.known]
         if missing:
-            self.known.update(zip(missing, self.encoder.encode_segments(missing), strict=True))
+            self.known.update(zip(missing, encode_each(self.encoder, missing), strict=True))
         return [self.known[s] for s in segments]
 
     def answers_to(self, texts: Sequence[str]) -> list[Answer]:
@@ -80,13 +80,13 @@ class Subject:
         return [self.answers[key] for key in keys]
 
     def every_cut(self, text: str) -> list[int]:
-        """Every position that the rules allow. R1 is asked only where an added token may begin or end."""
-        r2, r1 = self.rules.r2, self.rules.r1
+        """Every position that the rules allow. Added tokens are looked for only where one may begin or end."""
+        at_transition, at_added_token = self.rules.at_transition, self.rules.at_added_token
         first, last = self._token_edges
         return [
             p
             for p, (a, b) in enumerate(pairwise(text), 1)
-            if r2(a + b) or ((b in first or a in last) and r1(text, p) is not None)
+            if at_transition(a + b) or ((b in first or a in last) and at_added_token(text, p) is not None)
         ]
 
     def maker(self, seed: str) -> TextMaker:

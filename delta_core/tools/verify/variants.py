@@ -310,7 +310,7 @@ def _check_refused(tok: DeltaTokenizer, live: Tokenizer, tally: Tally) -> None:
     """A refused tokenizer takes the stock path, counted under its reason."""
     text = " ".join(_contents(live)[-20:])
     tally.cases += 1
-    same = tok.encode(text) == live.encode(text, add_special_tokens=False).ids
+    same = tok.encode(text, add_special_tokens=False) == live.encode(text, add_special_tokens=False).ids
     reason = tok.admission.reason
     if tok.admission.admitted or reason is None or not tok.stats().fallbacks.get(reason) or not same:
         tally.fail([])
