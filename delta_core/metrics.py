@@ -143,7 +143,7 @@ class Prometheus:
         self.fallbacks = client.Counter(
             f"{name}_fallbacks",
             "Times that something stood in, by reason and by the part it stood in for: request (the engine's own "
-            "tokenizer served it), encoder (the reference encoded), pool (the caller encoded), key (a namespace of its own)",
+            "tokenizer served it), encoder (the reference encoded), pool (the caller encoded), key (its own namespace)",
             ["reason", "part"],
             registry=where,
         )

@@ -1,4 +1,4 @@
-"""DeltaTokenizer, the path of one request: admitted? -> look up, plan -> encode the gaps -> remember -> a fresh list."""
+"""DeltaTokenizer, the path of one request: admitted, looked up, planned, its gaps encoded, put together, remembered."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .admission.frozen import Frozen
 from .arguments import check_arguments, size_in_bytes
 from .context import current
 from .cuts import CutRules
-from .encoders import Encoder, ReferenceEncoder, choose, version_of, warm
+from .encoders import Encoder, ReferenceEncoder, choose, warm
 from .errors import Reason, where
 from .forks import renewed_after_fork
 from .ids import Ids, Kind, container
 from .library import Library
-from .metrics import Counters, Path, Prometheus, Stats
+from .metrics import Counters, Path, Prometheus
 from .pool import PoolError, PoolFull, Request, WorkerPool
 from .reference import Reference, UnsupportedTokenizer, backend_of
 from .scale import scale
@@ -157,75 +157,6 @@ class DeltaTokenizer(Library):
             self._workers()
 
     # -- the path of one request --
-
-    def encode(
-        self,
-        text: str,
-        *,
-        session: str | None = None,
-        namespace: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> list[int]:
-        """The live tokenizer's IDs of a text, as a fresh list.
-
-        session: whose conversation this is, if known; only a hint where to look, never part of the result. Without
-            it the session of `session_key` counts, and without that one the text is looked up by content.
-        namespace: nothing is shared between namespaces (cache salts).
-        Cost: comparing the text with the stored one, encoding what is new, copying the IDs.
-        Raises what the live tokenizer raises for the same input. Thread-safe.
-
-        >>> tok.encode("Hello there", session="s") == live.encode("Hello there").ids
-        True
-        """
-        ids: list[int] = self._encode(text, list, session, namespace, add_special_tokens)
-        return ids
-
-    def encode_array(
-        self,
-        text: str,
-        *,
-        session: str | None = None,
-        namespace: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> array[int]:
-        """As `encode`, the IDs as a fresh `array("q")`.
-
-        For callers that would make one of the list, at 26 us per 1,000 IDs: the copy costs a fifth of a list's, and
-        nothing is converted. A text that is asked for as both is remembered twice.
-
-        >>> list(tok.encode_array("Hello there")) == tok.encode("Hello there")
-        True
-        """
-        ids: array[int] = self._encode(text, array, session, namespace, add_special_tokens)
-        return ids
-
-    async def encode_async(
-        self,
-        text: str,
-        *,
-        session: str | None = None,
-        namespace: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> list[int]:
-        """As `encode`, for an event loop: what takes longer than about 2 ms is done in a thread.
-
-        >>> asyncio.run(tok.encode_async("Hello there")) == tok.encode("Hello there")
-        True
-        """
-        ids: list[int] = await self._encode_async(text, list, session, namespace, add_special_tokens)
-        return ids
-
-    async def encode_array_async(
-        self,
-        text: str,
-        *,
-        session: str | None = None,
-        namespace: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> array[int]:
-        """As `encode_array`, for an event loop."""
-        ids: array[int] = await self._encode_async(text, array, session, namespace, add_special_tokens)
-        return ids
 
     def _encode(self, text: Any, kind: Kind, session: str | None, namespace: str | None, special: bool) -> Any:
         reason, detail = self.refusal(text), ""
@@ -461,49 +392,12 @@ class DeltaTokenizer(Library):
             self._counters.request(Path.STOCK)
         return self._counters.fallback(reason)
 
-    def describe(self) -> str:
-        """What was decided at the start, in one line for a log.
-
-        >>> print(tok.describe())
-        config tiny, encoder reference ..., policy content, budget 1024 MiB
-        """
-        admission = self.admission
-        if not admission.admitted:
-            return f"not admitted, stock path: {admission.why_not}"
-        line = (
-            f"config {admission.config}, encoder {admission.encoder} {version_of(admission.encoder)}, "
-            f"policy {self._policy}, budget {self._store.budget >> 20} MiB"
-        )
-        return f"{line} ({admission.note})" if admission.note else line
-
-    def __repr__(self) -> str:
-        return f"<DeltaTokenizer: {self.describe()}; {len(self._store)} branches, {self._store.held >> 20} MiB>"
-
     def export(self, prometheus: Prometheus) -> None:
         """Count into Prometheus metrics from now on."""
         admission = self.admission
         section = admission.mismatches[0].section if admission.mismatches else ""
         prometheus.admitted.labels(admission.config or "", admission.encoder, section).set(admission.admitted)
         self._counters.prometheus = prometheus
-
-    def stats(self) -> Stats:
-        """A snapshot of the counters.
-
-        >>> tok.stats().fallbacks
-        {}
-        """
-        return self._counters.snapshot(
-            held=self._store.held, branches=len(self._store), evictions=self._store.evictions
-        )
-
-    def clear(self) -> None:
-        """Forget all texts. The counters stay.
-
-        >>> tok.clear()
-        >>> tok.stats().bytes
-        0
-        """
-        self._store.clear()
 
 
 def _explained(error: Exception, text: str) -> tuple[Reason, str]:

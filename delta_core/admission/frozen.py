@@ -39,6 +39,7 @@ class Certification:
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """What it is about; a config holds one of each."""
         return self.encoder, self.encoder_version, self.reference_version
 
 

@@ -34,6 +34,7 @@ class AddedToken:
 
     @staticmethod
     def from_json(row: Mapping[str, Json]) -> AddedToken:
+        """Of a row in a tokenizer.json."""
         return AddedToken(int(row["id"]), str(row["content"]), *(bool(row.get(flag, False)) for flag in _FLAGS))
 
     def to_row(self) -> list[int | str]:
@@ -42,6 +43,7 @@ class AddedToken:
 
     @staticmethod
     def from_row(row: Sequence[int | str]) -> AddedToken:
+        """Of a row in a frozen config, see `to_row`."""
         return AddedToken(int(row[0]), str(row[1]), *(bool(flag) for flag in row[2:7]))
 
     def to_json(self) -> dict[str, Json]:
