@@ -14,7 +14,6 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from delta_core import encoders
-from delta_core.admission.freeze import freeze
 from delta_core.admission.frozen import METHOD, Certification, Frozen, load_frozen, load_path
 from delta_core.encoders import EncoderUnavailable, ReferenceEncoder, encode_each
 from delta_core.ids import Ids, Kind
@@ -22,6 +21,7 @@ from delta_core.reference import Reference
 from delta_core.tools.certify import certify
 from delta_core.tools.certify.certify import Difference, Result
 from delta_core.tools.certify.contexts import Contexts
+from delta_core.tools.freezing.freeze import freeze
 from delta_core.tools.verify.planted import PlantedEncoder
 
 pytest.importorskip("fastokens")

@@ -9,9 +9,9 @@ import pytest
 from oracle import assert_all_ways, battery
 
 from delta_core import DeltaTokenizer, FreezeError, Reason
-from delta_core.admission.freeze import freeze
 from delta_core.admission.frozen import Frozen
 from delta_core.reference import Reference
+from delta_core.tools.freezing.freeze import freeze
 from delta_core.tools.verify.dense import dense
 from delta_core.tools.verify.generators import PIPELINES, bundled, frozen_from, live_from, maker_for, spec, template
 

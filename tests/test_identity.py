@@ -14,11 +14,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from delta_core import DeltaTokenizer, Reason, encoders, identity
 from delta_core.admission.admit import admit
-from delta_core.admission.freeze import freeze
 from delta_core.admission.frozen import METHOD, Certification, Frozen
 from delta_core.encoders import EncoderDiffers, ReferenceEncoder, choose
 from delta_core.errors import FreezeError
 from delta_core.reference import CopyDiffers, Reference
+from delta_core.tools.freezing.freeze import freeze
 from delta_core.tools.verify.generators import live_from, spec
 
 FAST = ("fastokens", "gigatoken")

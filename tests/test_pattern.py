@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delta_core.admission.pattern import GPT2_PATTERN, UnsupportedPattern, atoms_of
-from delta_core.admission.sections import patterns_of
+from delta_core.admission.sections import GPT2_PATTERN, patterns_of
+from delta_core.tools.freezing.pattern import UnsupportedPattern, atoms_of
 from delta_core.tools.verify.generators import CONFIGS, frozen_config
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from delta_core.admission import transitions
-from delta_core.admission.pattern import GPT2_PATTERN
-from delta_core.admission.transitions import TransitionError, classes_of, derive, pre_tokenizer_from, refute
+from delta_core.admission.sections import GPT2_PATTERN
 from delta_core.characters import CharacterClasses, PatternProbe
+from delta_core.tools.freezing import derive as derivation
+from delta_core.tools.freezing.derive import TransitionError, classes_of, derive, pre_tokenizer_from, refute
 from delta_core.tools.verify.generators import CONFIGS, PIPELINES, frozen_config
 
 # One per pre-tokenizer: a table depends on nothing else.
@@ -32,7 +32,7 @@ def test_a_derivation_to_a_smaller_length_gives_a_superset(name: str) -> None:
     config = frozen_config(name)
     t = config.transitions
     k = len(t.signatures)
-    layers = transitions._Layers(config.sections.pre_tokenizer, "".join(s[0] for s in t.samples), None)
+    layers = derivation._Layers(config.sections.pre_tokenizer, "".join(s[0] for s in t.samples), None)
     left = {(a, b) for a in range(k) for b in range(k)}
     sizes = []
     for n in range(1, 4):
@@ -131,10 +131,10 @@ def test_a_character_that_folds_to_two_literals_is_refused() -> None:
 
 def test_interchangeable_classes_are_found_by_swapping_them() -> None:
     """S and t after an apostrophe behave alike; a letter and the apostrophe do not."""
-    layers = transitions._Layers(split_on(r"'(?:s|t)|."), "st'x", None)
+    layers = derivation._Layers(split_on(r"'(?:s|t)|."), "st'x", None)
     for _ in range(4):
         layers.grow()
-    assert transitions._interchangeable(layers.masks[4], 4) == [0, 0, 2, 3]
+    assert derivation._interchangeable(layers.masks[4], 4) == [0, 0, 2, 3]
 
 
 @pytest.mark.parametrize("name", CONFIGS)

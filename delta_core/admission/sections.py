@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Reason
-from .pattern import GPT2_PATTERN
 
 Json = Any  # a value out of a tokenizer.json; its shape is checked where it is read
+
+# ByteLevel(use_regex=True) carries GPT-2's pattern inside the library, where no section shows it.
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 

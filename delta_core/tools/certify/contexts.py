@@ -39,10 +39,10 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from ...admission.frozen import Frozen
 from ...admission.sections import patterns_of
-from ...admission.transitions import letter_bits, pre_tokenizer_from
 from ...characters import UNKNOWN, NfcStability, PatternProbe
 from ...identity import bytes_of
 from ...reference import Reference
+from ..freezing.derive import letter_bits, pre_tokenizer_from
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from ...admission.freeze import freeze
 from ...admission.frozen import Frozen, load_all
 from ...reference import Reference
+from ..freezing.freeze import freeze
 from .session import generate
 
 _PATTERN = (

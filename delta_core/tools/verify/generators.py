@@ -17,10 +17,10 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from ...admission.freeze import freeze
 from ...admission.frozen import Frozen, bundled_folder, load_path
-from ...admission.transitions import pre_tokenizer_from
 from ...reference import Reference
+from ..freezing.derive import pre_tokenizer_from
+from ..freezing.freeze import freeze
 
 # One config of every pipeline that there is. A tokenizer of the same pipeline is trained for each of them.
 PIPELINES = ("qwen3", "llama3_1", "gpt35_turbo", "gpt_oss", "gpt4o", "deepseek_v3", "gpt2", "kimi_k3")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...admission.admit import admit
-from ...admission.freeze import freeze
 from ...admission.frozen import Frozen
 from ...errors import FreezeError, Reason
 from ...reference import Reference
+from ..freezing.freeze import freeze
 from .generators import frozen_from, live_from, spec, token
 from .report import Refusals
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders
 
-from ...admission.freeze import freeze
 from ...admission.frozen import Frozen
 from ...admission.sections import sections_of
 from ...errors import FreezeError
 from ...identity import normalized_forms
 from ...reference import Reference
 from ...tokenizer import DeltaTokenizer
+from ..freezing.freeze import freeze
 from .cases import Call
 from .outside import Strings, calls_of, compare, compare_unicode, guard_edges
 from .subjects import locate

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..errors import FreezeError, Reason
-from ..reference import Reference
-from .admit import copy_refused
-from .frozen import Frozen
+from ...admission.admit import copy_refused
+from ...admission.frozen import Frozen
+from ...admission.sections import not_covered, sections_of
+from ...admission.transitions import Transitions
+from ...errors import FreezeError, Reason
+from ...reference import Reference
+from .derive import TransitionError, derive
 from .pattern import UnsupportedPattern
-from .sections import not_covered, sections_of
-from .transitions import TransitionError, Transitions, derive
 
 
 def freeze(

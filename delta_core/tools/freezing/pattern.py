@@ -11,9 +11,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# ByteLevel(use_regex=True) carries GPT-2's pattern inside the library, where no section shows it.
-GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-
 
 class UnsupportedPattern(ValueError):
     """The pattern uses a construct for which the atoms would not tell the whole story; says which and where."""
