@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from .sections import AddedToken, Json, Sections
-from .transitions import Derivation, Transitions
+from .transitions import Transitions, expect, rows
 
 log = logging.getLogger("delta_core")
 
@@ -80,7 +80,6 @@ class Frozen:
             name: getattr(s, name)
             for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding", "model")
         }
-        t = self.transitions
         head = {
             "format": FORMAT,
             "name": self.name,
@@ -89,13 +88,10 @@ class Frozen:
             "digests": {"vocab": s.vocab_digest, "merges": s.merges_digest},
         }
         text = json.dumps(head, indent=1, ensure_ascii=True)[:-2]
-        classes = [[signature, samples] for signature, samples in zip(t.signatures, t.samples, strict=True)]
-        safe = [[p, *(q for a, q in t.safe if a == p)] for p in sorted({a for a, _ in t.safe})]
         return (
-            f'{text},\n "certified": {_rows([asdict(c) for c in self.certified])},\n'
-            f' "added_tokens": {_rows([token.to_row() for token in s.added_tokens])},\n'
-            f' "transitions": {{\n  "tests": {_rows(list(t.tests))},\n  "classes": {_rows(classes)},\n'
-            f'  "safe": {_rows(safe)},\n  "derivation": {json.dumps(asdict(t.derivation))}\n }}\n}}\n'
+            f'{text},\n "certified": {rows([asdict(c) for c in self.certified])},\n'
+            f' "added_tokens": {rows([token.to_row() for token in s.added_tokens])},\n'
+            f' "transitions": {self.transitions.to_json()}\n}}\n'
         )
 
     @staticmethod
@@ -105,9 +101,7 @@ class Frozen:
             raw = json.loads(text)
             if raw["format"] != FORMAT:
                 raise ConfigError(f"format {raw['format']} is not {FORMAT}")
-            t = raw["transitions"]
-            _expect(str, raw["name"], *raw["digests"].values(), *t["tests"])
-            _expect(int, *(i for row in t["safe"] for i in row), *(signature for signature, _ in t["classes"]))
+            expect(str, raw["name"], *raw["digests"].values())
             return Frozen(
                 name=raw["name"],
                 file_sha256=raw["file_sha256"],
@@ -117,13 +111,7 @@ class Frozen:
                     merges_digest=raw["digests"]["merges"],
                     **raw["sections"],
                 ),
-                transitions=Transitions(
-                    tests=tuple(t["tests"]),
-                    signatures=tuple(signature for signature, _ in t["classes"]),
-                    samples=tuple(samples for _, samples in t["classes"]),
-                    safe=tuple((row[0], q) for row in t["safe"] for q in row[1:]),
-                    derivation=Derivation(**t["derivation"]),
-                ),
+                transitions=Transitions.from_json(raw["transitions"]),
                 certified=tuple(
                     Certification(
                         **{
@@ -147,17 +135,6 @@ class Frozen:
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
         return target
-
-
-def _expect(kind: type, *values: object) -> None:
-    for value in values:
-        if type(value) is not kind:
-            raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
-
-
-def _rows(values: list[Json]) -> str:
-    lines = ",\n".join(f"   {json.dumps(value, ensure_ascii=True)}" for value in values)
-    return f"[\n{lines}\n  ]" if lines else "[]"
 
 
 def user_folder() -> Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +38,38 @@ class Transitions:
     samples: tuple[str, ...]
     safe: tuple[tuple[int, int], ...]
     derivation: Derivation
+
+    def to_json(self) -> str:
+        """As one JSON object: stable, one class a line."""
+        classes = [[signature, samples] for signature, samples in zip(self.signatures, self.samples, strict=True)]
+        safe = [[p, *(q for a, q in self.safe if a == p)] for p in sorted({a for a, _ in self.safe})]
+        return (
+            f'{{\n  "tests": {rows(list(self.tests))},\n  "classes": {rows(classes)},\n'
+            f'  "safe": {rows(safe)},\n  "derivation": {json.dumps(asdict(self.derivation))}\n }}'
+        )
+
+    @staticmethod
+    def from_json(raw: Any) -> Transitions:
+        """Of such an object, parsed. Raises KeyError, TypeError, ValueError or IndexError for anything else."""
+        expect(str, *raw["tests"])
+        expect(int, *(i for row in raw["safe"] for i in row), *(signature for signature, _ in raw["classes"]))
+        return Transitions(
+            tests=tuple(raw["tests"]),
+            signatures=tuple(signature for signature, _ in raw["classes"]),
+            samples=tuple(samples for _, samples in raw["classes"]),
+            safe=tuple((row[0], q) for row in raw["safe"] for q in row[1:]),
+            derivation=Derivation(**raw["derivation"]),
+        )
+
+
+def expect(kind: type, *values: object) -> None:
+    """Raise TypeError for a value of a parsed file that is of another type."""
+    for value in values:
+        if type(value) is not kind:
+            raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
+
+
+def rows(values: Sequence[object]) -> str:
+    """A JSON list with one element a line."""
+    lines = ",\n".join(f"   {json.dumps(value, ensure_ascii=True)}" for value in values)
+    return f"[\n{lines}\n  ]" if lines else "[]"
