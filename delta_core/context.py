@@ -6,8 +6,18 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
 
-_current: ContextVar[tuple[str | None, str | None]] = ContextVar("delta_session", default=(None, None))
+
+class Key(NamedTuple):
+    """Whose text this is. session: where to look first, a hint; None: by content. namespace: the cache salt's."""
+
+    session: str | None = None
+    namespace: str | None = None
+
+
+NO_KEY = Key()
+_current: ContextVar[Key] = ContextVar("delta_session", default=NO_KEY)
 
 # Begins the names of salts that are no strings. Drawn at random: no client can send a string that equals such a name.
 _APART = secrets.token_hex(16)
@@ -23,15 +33,15 @@ def session_key(session: str | None, namespace: str | None = None) -> Iterator[N
 
     A context variable: it follows asyncio tasks, and does not cross into other threads by itself.
     """
-    token = _current.set((session, namespace))
+    token = _current.set(Key(session, namespace))
     try:
         yield
     finally:
         _current.reset(token)
 
 
-def current() -> tuple[str | None, str | None]:
-    """The session and the namespace of the running context; (None, None) outside any."""
+def current() -> Key:
+    """The key of the running context; NO_KEY outside any."""
     return _current.get()
 
 

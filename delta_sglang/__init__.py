@@ -7,17 +7,32 @@ select the backend; `install` adds the others in the processes that tokenize, an
 from __future__ import annotations
 
 import argparse
+import logging
 from typing import Any
 
 from .backend import BACKEND
 
+log = logging.getLogger("delta_sglang")
+
+_called = False
+
 
 def register() -> None:
-    """Offer the backend on the command line, and wait for a configuration that selects it. SGLang calls this."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    """Offer the backend on the command line, and wait for a configuration that selects it. SGLang calls this.
 
-    HookRegistry.register("sglang.srt.server_args.ServerArgs.add_cli_args", _add_choice, HookType.AFTER)
-    HookRegistry.register("sglang.srt.runtime_context.publish", _published, HookType.AFTER)
+    Never raises; a second call does nothing.
+    """
+    global _called
+    if _called:
+        return
+    _called = True
+    try:
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+        HookRegistry.register("sglang.srt.server_args.ServerArgs.add_cli_args", _add_choice, HookType.AFTER)
+        HookRegistry.register("sglang.srt.runtime_context.publish", _published, HookType.AFTER)
+    except Exception as error:  # noqa: BLE001 - SGLang must start without us, too
+        log.error("not registered, there is no backend %s: %s: %s", BACKEND, type(error).__name__, error)
 
 
 def _add_choice(_result: None, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
@@ -33,6 +48,9 @@ def _published(_context: Any, server_args: Any, *_: Any, role: str = "", **__: A
     backend is its default one, so they run as they are.
     """
     if role == "tokenizer" and getattr(server_args, "tokenizer_backend", None) == BACKEND:
-        from .install import install
+        try:
+            from .install import install
 
-        install(server_args)
+            install(server_args)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.error("not installed, SGLang's own tokenizer serves: %s: %s", type(error).__name__, error)

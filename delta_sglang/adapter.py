@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import logging
-import os
 import secrets
-import traceback
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +12,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from delta_core import DeltaTokenizer, Reason, session_key
-from delta_core.context import current
+from delta_core.context import NO_KEY, Key, current
+from delta_core.errors import where
 from delta_core.options import Options
 
-from .keys import NO_KEY, Key, key_of
+from .keys import key_of
 
 log = logging.getLogger("delta_sglang")
 
@@ -47,7 +46,7 @@ class Adapter:
             return key_of(request, self._options.rid_separator)
         except Exception as error:  # noqa: BLE001 - a hint that fails must not fail the request
             if self.delta.fallback(Reason.KEY_FAILED, stock=False):
-                log.error("no key, nothing is shared: %s (%s)", Reason.KEY_FAILED, _where(error))
+                log.error("no key, nothing is shared: %s (%s)", Reason.KEY_FAILED, where(error))
             return Key(None, secrets.token_hex(16))
 
     async def ids(self, texts: str | Sequence[str], keys: Sequence[Key]) -> array[int] | list[array[int]]:
@@ -72,7 +71,7 @@ class Adapter:
         key = self.key(request)
         if key == NO_KEY:
             # A request made of another one, as /v1/responses does, has lost its fields; whoever made it set the key.
-            key = Key(*current())
+            key = current()
         token = _rendering.set(True)
         try:
             with session_key(*key):
@@ -87,19 +86,13 @@ class Adapter:
     def failed(self, error: Exception) -> None:
         """Count a request that SGLang's own tokenizer served because of a fault of ours; logged the first time."""
         if self.delta.fallback(Reason.ADAPTER_FAILED):
-            log.error("stock path: %s (%s)", Reason.ADAPTER_FAILED, _where(error))
+            log.error("stock path: %s (%s)", Reason.ADAPTER_FAILED, where(error))
 
     def left(self, reason: Reason, prompts: int = 1) -> None:
         """Count prompts that are left to SGLang's own tokenizer; logged the first time, unless the startup line did."""
         first = [self.delta.fallback(reason) for _ in range(prompts)]
         if any(first) and reason is not self.delta.admission.reason:
             log.warning("stock path: %s", reason)
-
-
-def _where(error: Exception) -> str:
-    """Where it happened, never what it says: that may be text of a prompt."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno}"
 
 
 def override_encode(adapter: Adapter) -> None:
@@ -109,7 +102,7 @@ def override_encode(adapter: Adapter) -> None:
     rendering of a prompt, with other arguments, or on a copy of the tokenizer, it is the stock one. Copies and pickles
     are of the stock class.
     """
-    base = type(adapter.live)
+    base: Any = type(adapter.live)
 
     def encode(self: Any, text: Any, *args: Any, **kwargs: Any) -> Any:
         ours = _rendering.get() and self is adapter.live and isinstance(text, str)

@@ -8,15 +8,15 @@ from contextvars import ContextVar
 from typing import Any
 
 from delta_core import Reason, session_key
+from delta_core.context import Key
 from delta_core.options import Options
 
 from .adapter import Adapter, override_encode
 from .backend import BACKEND
-from .keys import Key
 
 log = logging.getLogger("delta_sglang")
 
-complete = True  # False: a hook of these could not be put in, so none may act
+complete = False  # whether all hooks are in; until they are, none acts
 _ADAPTER = "_delta_adapter"  # the attribute of a tokenizer manager that holds its Adapter
 # The keys of a batch that is tokenized in one call.
 _batch: ContextVar[Sequence[Key]] = ContextVar("delta_batch", default=())
@@ -52,9 +52,6 @@ def _start(manager: Any) -> Adapter | None:
         log.warning("stock path: %s (SGLang appends a token to this model's texts)", Reason.NOT_TEXT_MODEL)
         return None
     options = Options.from_environment()
-    if options.policy == "off":
-        log.warning("stock path: %s", Reason.POLICY_OFF)
-        return None
     delta = options.tokenizer(manager.tokenizer)
     admitted = delta.admission.admitted
     # Further HTTP workers have no logging set up, or half of it, and would not show what is no warning.

@@ -17,7 +17,7 @@ from . import hooks
 log = logging.getLogger("delta_sglang")
 
 _APP, _STOCK_APP = "delta_sglang.app:app", "sglang.srt.entrypoints.http_server:app"
-_installed: bool | None = None
+_installed: bool | None = None  # None: not tried yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Target:
         """Why this SGLang does not have it, or None."""
         try:
             function = pkgutil.resolve_name(self.path)
-        except (ImportError, AttributeError) as error:
+            names = tuple(inspect.signature(function).parameters)[1 : len(self.parameters) + 1]
+        except Exception as error:  # noqa: BLE001 - a module of SGLang's may raise anything when it is imported
             return f"{self.path} is missing ({error})"
-        names = tuple(inspect.signature(function).parameters)[1 : len(self.parameters) + 1]
         if names != self.parameters:
             return f"{self.path} takes ({', '.join(names)}), not ({', '.join(self.parameters)})"
-        if self.kind == "around" and _is_async(function) != _is_async(self.hook):
+        if _is_async(function) != _is_async(self.hook):
             return f"{self.path} is {'' if _is_async(function) else 'not '}a coroutine function"
         return None
 
@@ -102,9 +102,9 @@ def _install() -> bool:
     HookRegistry.apply_hooks()
     missing = [target.path for target in TARGETS if pkgutil.resolve_name(target.path) is before[target]]
     if missing:  # SGLang has logged why
-        hooks.complete = False
         log.error("stock path: %s: SGLang did not hook %s", Reason.HOOK_MISSING, ", ".join(missing))
-    return not missing
+    hooks.complete = not missing
+    return hooks.complete
 
 
 def _workers(server_args: Any) -> None:

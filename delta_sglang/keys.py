@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from delta_core.context import salt_name
-
-
-class Key(NamedTuple):
-    """session: where to look first, a hint; None to look by content. namespace: what nothing is shared across."""
-
-    session: str | None
-    namespace: str | None
-
-
-NO_KEY = Key(None, None)
+from delta_core.context import NO_KEY, Key, salt_name
 
 
 def key_of(request: Any, rid_separator: str | None = None) -> Key:

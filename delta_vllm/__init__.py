@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 
-from .keys import SessionHeader
+from .middleware import SessionHeader
 
 __all__ = ["SessionHeader", "register"]
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
+from delta_core import Reason
 from delta_core.metrics import Prometheus
 from delta_core.options import Options
 
@@ -33,7 +34,7 @@ _prometheus: Prometheus | None = None
 
 
 class HookMissing(RuntimeError):
-    """This version of vLLM has no such place; the message names it."""
+    """A place that this version of vLLM lacks, or has in another shape; the message names it."""
 
 
 def install() -> None:
@@ -45,13 +46,15 @@ def install() -> None:
 
     _speak_through_vllm()
     if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
-        log.warning("VLLM_USE_RUST_FRONTEND tokenizes outside Python: vLLM's own tokenizer serves")
+        log.warning(
+            "vLLM's own tokenizer serves: %s (VLLM_USE_RUST_FRONTEND tokenizes outside Python)", Reason.NOT_TEXT_MODEL
+        )
         return
     options = Options.from_environment()
     try:
         _patch_renderer(options)
     except (HookMissing, ImportError) as error:
-        log.error("vLLM %s: %s; vLLM's own tokenizer serves", vllm.__version__, error)
+        log.error("vLLM's own tokenizer serves: %s: vLLM %s: %s", Reason.HOOK_MISSING, vllm.__version__, error)
         return
     try:
         _patch_request_hooks(options.rid_separator)
@@ -74,7 +77,7 @@ def _patch_renderer(options: Options) -> None:
     # All are checked before one is replaced: half an adapter would lose salts.
     stock_init = _hook(BaseRenderer, "__init__", "tokenizer")
     stock_tokenize = _hook(BaseRenderer, "_tokenize_prompt", "prompt", "params")
-    renders = {name: _hook(BaseRenderer, name, "prompt_extras") for name in _RENDERS}
+    renders = {name: _hook(BaseRenderer, name, "prompt_extras", coroutine=name.endswith("_async")) for name in _RENDERS}
     _hook(BaseRenderer, "get_tokenizer")
     _hook(TokenizeParams, "get_encode_kwargs")
 
@@ -87,9 +90,11 @@ def _patch_renderer(options: Options) -> None:
             log.error("vLLM's own tokenizer serves: %s: %s", type(error).__name__, error)
 
     @functools.wraps(stock_tokenize)
-    def tokenize(self: Any, prompt: Any, params: Any) -> Any:
+    def tokenize(self: Any, prompt: Any, params: Any, *more: Any, **named: Any) -> Any:
         served = self.__dict__.get(_SERVED)
-        return stock_tokenize(self, prompt, params) if served is None else served(self, prompt, params)
+        if served is None or more or named:  # what a newer vLLM may ask for beyond IDs is its own affair
+            return stock_tokenize(self, prompt, params, *more, **named)
+        return served(self, prompt, params)
 
     for name, render in renders.items():
         setattr(BaseRenderer, name, _keyed(render))
@@ -99,7 +104,7 @@ def _patch_renderer(options: Options) -> None:
 
 def _keyed(render: Callable[..., Any]) -> Callable[..., Any]:
     """A render method that tokenizes under the key of its request."""
-    if inspect.iscoroutinefunction(render):
+    if _is_async(render):
 
         @functools.wraps(render)
         async def keyed_async(self: Any, *args: Any, prompt_extras: Any = None, **kwargs: Any) -> Any:
@@ -164,7 +169,8 @@ def _export(served: PromptTokenizer) -> None:
 def _patch_request_hooks(separator: str | None) -> None:
     from vllm.renderers.online_renderer import OnlineRenderer
 
-    stock = {name: _hook(OnlineRenderer, name, "request") for name in ("preprocess_chat", "preprocess_cmpl")}
+    names = ("preprocess_chat", "preprocess_cmpl")
+    stock = {name: _hook(OnlineRenderer, name, "request", coroutine=True) for name in names}
     for name, preprocess in stock.items():
         setattr(OnlineRenderer, name, _reading_body(preprocess, separator))
 
@@ -186,12 +192,12 @@ def _patch_detokenizer() -> None:
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
     stock_init = _hook(FastIncrementalDetokenizer, "__init__", "tokenizer", "request")
-    if "prompt_token_ids" not in EngineCoreRequest.__struct_fields__:
+    if "prompt_token_ids" not in getattr(EngineCoreRequest, "__struct_fields__", ()):
         raise HookMissing("EngineCoreRequest has no prompt_token_ids")
 
     @functools.wraps(stock_init)
-    def init(self: Any, tokenizer: Any, request: Any) -> None:
-        stock_init(self, tokenizer, with_tail(tokenizer, request))
+    def init(self: Any, tokenizer: Any, request: Any, *more: Any, **named: Any) -> None:
+        stock_init(self, tokenizer, with_tail(tokenizer, request), *more, **named)
 
     FastIncrementalDetokenizer.__init__ = init
 
@@ -199,15 +205,24 @@ def _patch_detokenizer() -> None:
 # -- both --
 
 
-def _hook(owner: type, name: str, *parameters: str) -> Callable[..., Any]:
-    """A method that is about to be replaced. Raises HookMissing when it is not there or lacks a parameter."""
+def _hook(owner: type, name: str, *parameters: str, coroutine: bool = False) -> Callable[..., Any]:
+    """A method that is about to be replaced. Raises HookMissing when it is not as expected.
+
+    parameters: some that it must have. coroutine: whether it must be a coroutine function, or must not.
+    """
     method: Callable[..., Any] | None = getattr(owner, name, None)
     if method is None:
         raise HookMissing(f"no {owner.__name__}.{name}")
     missing = [p for p in parameters if p not in inspect.signature(method).parameters]
     if missing:
         raise HookMissing(f"{owner.__name__}.{name} has no parameter {missing[0]}")
+    if _is_async(method) != coroutine:
+        raise HookMissing(f"{owner.__name__}.{name} is {'not ' if coroutine else ''}a coroutine function")
     return method
+
+
+def _is_async(method: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
 def _speak_through_vllm() -> None:

@@ -7,21 +7,15 @@ The namespace, `cache_salt`, keeps tenants apart: nothing is shared between two 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-_HEADER = b"x-session-id"
+from delta_core.context import Key, salt_name
 
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """session: of one conversation, None when the client names none. namespace: the cache salt's, None without one."""
-
-    session: str | None
-    namespace: str | None
+from .middleware import header
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +27,8 @@ class _Body:
     request_id_prefix: str | None = None
 
 
-_header: ContextVar[str | None] = ContextVar("delta_vllm_header", default=None)
 _body: ContextVar[_Body | None] = ContextVar("delta_vllm_body", default=None)
 _key: ContextVar[Key | None] = ContextVar("delta_vllm_key", default=None)
-
-
-class SessionHeader:
-    """ASGI middleware that reads X-Session-ID: `vllm serve --middleware delta_vllm.SessionHeader`."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        value = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        token = _header.set(value.decode("latin-1") or None)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            _header.reset(token)
 
 
 @contextmanager
@@ -67,7 +42,8 @@ def of_body(request: object, separator: str | None = None) -> Iterator[None]:
     named = xargs.get("session_id") if isinstance(xargs, dict) else None
     request_id = _text(getattr(request, "request_id", None)) or ""
     prefix = request_id.partition(separator)[0] if separator and separator in request_id else None
-    token = _body.set(_Body(_text(getattr(request, "session_id", None)), _text(named), _text(prefix)))
+    body = _Body(_text(getattr(request, "session_id", None)), _text(named), prefix or None)
+    token = _body.set(body)
     try:
         yield
     finally:
@@ -84,7 +60,7 @@ def of_render(prompt_extras: object) -> Iterator[None]:
         prompt_extras = {"cache_salt": prompt_extras}
     salt = namespace_of(prompt_extras)
     body = _body.get() or _Body()
-    session = body.session_id or _header.get() or body.xargs_session_id or body.request_id_prefix
+    session = body.session_id or header.get() or body.xargs_session_id or body.request_id_prefix
     token = _key.set(Key(session, salt))
     try:
         yield
@@ -94,8 +70,6 @@ def of_render(prompt_extras: object) -> Iterator[None]:
 
 def namespace_of(holder: Mapping[str, Any] | None) -> str | None:
     """The namespace of the salt among a request's extras or in an offline prompt; None without one."""
-    from delta_core.context import salt_name  # not at the top: a process without the adapter imports nothing of it
-
     return salt_name(None if holder is None else holder.get("cache_salt")) or None
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer, Reason
+from delta_core.context import Key
+from delta_core.errors import where
 from delta_core.forks import renewed_after_fork
 from delta_core.options import Options
 from delta_core.reference import backend_of
@@ -95,7 +97,7 @@ class PromptTokenizer:
             namespace = key.namespace or keys.namespace_of(prompt)
             session = key.session or (namespace if self._salt_is_key else None)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request; counted, logged once
-            self._note(Reason.ADAPTER_FAILED, f" ({type(error).__name__})")
+            self._note(Reason.ADAPTER_FAILED, f" ({where(error)})")
             return None
         try:
             ids = delta.encode(
@@ -110,7 +112,7 @@ class PromptTokenizer:
         return ids
 
     def _refusal(
-        self, renderer: Any, text: object, params: Any, kwargs: Mapping[str, Any], key: keys.Key | None
+        self, renderer: Any, text: object, params: Any, kwargs: Mapping[str, Any], key: Key | None
     ) -> Reason | None:
         """Why vLLM's own call is to serve this prompt, or None."""
         if renderer.get_tokenizer() is not self._live:

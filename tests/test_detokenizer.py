@@ -73,7 +73,7 @@ class Drawn:
 
 
 def differing(live: Tokenizer, seed: int, count: int, tail: Tail) -> tuple[int, int]:
-    """(cases that took a tail, cases in which its stream differs)"""
+    """How many cases took a tail, and in how many of those its stream differs."""
     taken = wrong = 0
     for prompt, new, skip in Drawn(live, seed).cases(count):
         short = tail(live, prompt, skip)
