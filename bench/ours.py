@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
 from delta_core.ids import shared_ids
-from delta_core.tokenizer import SEGMENT
+from delta_core.scale import scale
 
 from .measure import Case, Contestant
 
@@ -27,10 +28,11 @@ class Delta(Contestant):
 
     def __init__(self, name: str, tok: DeltaTokenizer, *, keyed: bool = True, form: str = "list") -> None:
         self.name, self.tok, self._keyed = name, tok, keyed
-        self._call: Callable[..., Any] = tok.encode_array if form == "array" else tok.encode
+        calls: dict[str, Callable[..., Any]] = {"list": tok.encode, "array": tok.encode_array}
         if form == "async":
             loop = asyncio.new_event_loop()
-            self._call = lambda text, session: loop.run_until_complete(tok.encode_async(text, session=session))
+            calls["async"] = lambda text, **options: loop.run_until_complete(tok.encode_async(text, **options))
+        self._call = partial(calls[form], add_special_tokens=False)
 
     def prepare(self, case: Case) -> None:
         if case.anew:
@@ -51,7 +53,7 @@ class Floor(Contestant):
     exact = True
 
     def __init__(self, name: str, live: Tokenizer, tok: DeltaTokenizer, *, form: str = "list") -> None:
-        self.name, self._live, self._rules = name, live, tok._rules
+        self.name, self._live, self._rules, self._segment = name, live, tok._rules, tok._segment()
         self._array = form == "array"
         self._encode = window_encoder(live, tok.admission.encoder)
         self._old, self._cut = "", 0
@@ -60,8 +62,8 @@ class Floor(Contestant):
     def prepare(self, case: Case) -> None:
         old = case.before[-1][1]
         if old is not self._old:
-            start = max(0, len(old) - 4 * SEGMENT)
-            cuts = self._rules.cuts(old, start, len(old), SEGMENT, (64, 16))
+            start = max(0, len(old) - 4 * self._segment)
+            cuts = self._rules.cuts(old, start, len(old), self._segment, scale().tail)
             near = max(cut.position for cut in cuts if cut.position + cut.right <= len(old))
             ids = self._live.encode_batch_fast([old], add_special_tokens=False)[0].ids
             tail = self._live.encode_batch_fast([old[near:]], add_special_tokens=False)[0].ids
