@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from delta_core.tools.fetch import FetchError
+from delta_core.errors import DeltaError
 
 from . import memory, peers, report, texts, workloads
 from .measure import Record, machine
-from .workloads import FULL, QUICK, Bench, BenchError
+from .workloads import FULL, QUICK, Bench
 
 COMMANDS: dict[str, Callable[[Bench, bool], None]] = {
     "turn": lambda b, first: workloads.turn(b, sweep=first),
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report.readme(args.folder, peers.ROOT / "README.md" if args.write else None)
     try:
         return measure(args)
-    except (BenchError, FetchError, OSError, EOFError) as error:
+    except (DeltaError, OSError, EOFError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
 

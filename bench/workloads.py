@@ -13,6 +13,7 @@ from pathlib import Path
 
 from delta_core import DeltaTokenizer
 from delta_core.errors import DeltaError
+from delta_core.tools.console import tell
 from delta_core.tools.demo.session import Turn, generate, load, turns_of
 from delta_core.tools.demo.templates import family_of, render_turn
 from delta_core.tools.opening import open_tokenizer
@@ -87,7 +88,7 @@ class Bench:
     """One tokenizer with everything that competes on it. Contestants are built when a workload asks for them."""
 
     def __init__(self, name: str, worker: peers.Worker | None, record: Record, plan: Plan) -> None:
-        self.path, self.live = open_tokenizer(name, BenchError, lambda line: print(line, file=sys.stderr))
+        self.path, self.live = open_tokenizer(name, tell)
         self.name, self.record, self.plan = name, record, plan
         self._note = record.note  # what concerns every subcommand
         self._worker = worker

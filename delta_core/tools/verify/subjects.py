@@ -11,33 +11,28 @@ from tokenizers import Tokenizer
 from ...admission.admit import admit
 from ...admission.frozen import Frozen, load_frozen
 from ...encoders import EncoderUnavailable, version_of
-from ...errors import DeltaError
 from ...reference import Reference
 from ...tokenizer import DeltaTokenizer
 from .. import fetch
-from ..opening import open_tokenizer
+from ..opening import OpenError, open_tokenizer
 from .generators import NASTY_TOKENS, frozen_config, frozen_from, live_from, spec
 from .tally import Answer, Subject
 
 SYNTHETIC = "synthetic/"
 
 
-class SubjectError(DeltaError):
-    """A tokenizer that can't be verified; the message says why."""
-
-
 def locate(name: str) -> tuple[Tokenizer, Frozen | None]:
-    """The live tokenizer of a name, a path or `synthetic/CONFIG`; its config when it was made on the spot."""
+    """The live tokenizer of a name, a path or `synthetic/CONFIG`; its config when it was made on the spot.
+
+    Raises OpenError, FetchError.
+    """
     if name.startswith(SYNTHETIC):
         base = name.removeprefix(SYNTHETIC)
         live = live_from(spec(base, NASTY_TOKENS))
         # With the records of the real one: an encoder that is certified there and takes the nested tokens for others is
         # to be refused.
         return live, replace(frozen_from(live, base), certified=frozen_config(base).certified)
-    try:
-        return open_tokenizer(name, SubjectError)[1], None
-    except fetch.FetchError as error:
-        raise SubjectError(str(error)) from error
+    return open_tokenizer(name)[1], None
 
 
 def left_out(name: str, encoder: str) -> str | None:
@@ -60,7 +55,7 @@ def left_out(name: str, encoder: str) -> str | None:
 def open_subject(
     name: str, encoder: str, texts: tuple[str, ...] = (), answers: dict[bytes, Answer] | None = None
 ) -> Subject:
-    """Load, admit, build the encoder. Raises SubjectError when it isn't admitted or the encoder may not serve.
+    """Load, admit, build the encoder. Raises OpenError when it isn't admitted or the encoder may not serve, FetchError.
 
     answers: those of a subject with another encoder of the same tokenizer.
     """
@@ -69,22 +64,30 @@ def open_subject(
     frozen = config or admit(reference).frozen
     tok = DeltaTokenizer(live, encoder=encoder, config=frozen)
     if frozen is None or not tok.admission.admitted:
-        raise SubjectError(f"{name}: not admitted: {tok.admission.why_not}")
+        raise OpenError(f"{name}: not admitted: {tok.admission.why_not}")
     if tok.admission.encoder != encoder:
-        raise SubjectError(f"{name}: {tok.admission.note}")
+        raise OpenError(f"{name}: {tok.admission.note}")
     return Subject(
         name, live, reference, frozen, tok._rules, tok, tok._encoder, texts, {} if answers is None else answers
     )
 
 
 def read_texts(path: Path) -> list[str]:
-    """A user's file: a JSONL of sessions or messages gives one text a session, anything else is one text."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".jsonl":
-        return [text]
-    texts = []
-    for line in text.splitlines():
-        record = json.loads(line)
-        messages = record.get("messages", [record]) if isinstance(record, dict) else record
-        texts.append("\n".join(str(m.get("content") or "") for m in messages if isinstance(m, dict)))
-    return texts
+    """A user's file: a JSONL of sessions or messages gives one text a session, anything else is one text.
+
+    Raises OpenError for what is no UTF-8 or no JSONL, OSError.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix != ".jsonl":
+            return [text]
+        return [_session_text(json.loads(line)) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise OpenError(f"{path}: {error}") from error
+
+
+def _session_text(record: object) -> str:
+    messages = record.get("messages", [record]) if isinstance(record, dict) else record
+    if not isinstance(messages, list):
+        raise ValueError(f"expected messages, found {type(messages).__name__}")
+    return "\n".join(str(m.get("content") or "") for m in messages if isinstance(m, dict))
