@@ -77,6 +77,7 @@ class Writer:
         self._bags: dict[tuple[str, ...], list[str]] = {}
 
     def fill(self, template: str, memo: dict[str, str] | None = None) -> str:
+        """The template with words in its slots. memo: what numbered slots hold already."""
         memo = {} if memo is None else memo
 
         def one(match: re.Match[str]) -> str:
@@ -98,17 +99,21 @@ class Writer:
         return bag.pop()
 
     def sentences(self, count: int, options: tuple[str, ...]) -> str:
+        """Sentences drawn of these templates, about the same things."""
         memo: dict[str, str] = {}
         return " ".join(self.fill(self.pick(options), memo) for _ in range(count))
 
     def hex(self, digits: int) -> str:
+        """A random number as hexadecimal digits."""
         return f"{self.rng.getrandbits(digits * 4):0{digits}x}"
 
     def serial(self) -> int:
+        """The next of ever larger numbers."""
         self._serial += 1
         return self._serial
 
     def stamp(self, fmt: str = "iso") -> str:
+        """A time a little after the last one."""
         self._clock += self.rng.randrange(1, 90)
         seconds = self._clock
         days, second = divmod(seconds, 86_400)
@@ -835,6 +840,7 @@ _COMMANDS: dict[Callable[[Writer, int], str], tuple[str, ...]] = {
 
 
 def tool_use(w: Writer, size: int) -> tuple[ToolCall, Message]:
+    """A call of a tool, and a result of about this many characters."""
     kind = w.rng.choices(("read", "run", "edit", "search", "locale", "mail", "document"), (46, 17, 9, 5, 1.5, 1.5, 20))[
         0
     ]
@@ -925,6 +931,7 @@ _ANSWERS = (
 
 
 def answer(w: Writer, size: int) -> str:
+    """What the assistant says: about this many characters of prose and code."""
     parts: list[str] = []
     memo: dict[str, str] = {}
     total = 0
@@ -1021,6 +1028,7 @@ _TOOLS: tuple[tuple[str, str, dict[str, str]], ...] = (
 
 
 def system_prompt(w: Writer) -> str:
+    """The instructions, with the tools and the time of day."""
     tools = [
         {
             "type": "function",
@@ -1055,6 +1063,7 @@ def system_prompt(w: Writer) -> str:
 
 
 def repository_notes(w: Writer) -> str:
+    """What the user's repository holds: a tree and a few files."""
     tree = "\n".join(sorted({_path(w) for _ in range(30)}))
     # A file with the other line ending, always: the drawn materials hold one only sometimes.
     return f"Files that may matter:\n\n{tree}\n\n{_crlf(w, 300)}\n\nREADME of the module:\n\n{_document(w, 1500)}"

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...errors import DeltaError
 from .content import (
     FOLLOW_UPS,
     NARRATION,
@@ -33,7 +34,7 @@ from .messages import Kind, Message, ToolCall, Turn
 __all__ = ["Kind", "Message", "SessionError", "ToolCall", "Turn", "generate", "load", "spread", "turns_of"]
 
 
-class SessionError(ValueError):
+class SessionError(DeltaError):
     """A transcript that cannot be read; the text names the file and, where there is one, the line."""
 
 
