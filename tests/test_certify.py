@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +17,14 @@ from delta_core.admission.frozen import METHOD, Certification, Frozen, load_froz
 from delta_core.encoders import EncoderUnavailable, ReferenceEncoder, encode_each
 from delta_core.ids import Ids, Kind
 from delta_core.reference import Reference
-from delta_core.tools.certify import certify
-from delta_core.tools.certify.certify import Difference, Result
+from delta_core.tools import cli
+from delta_core.tools.certify import batches, certify, guards, truth
+from delta_core.tools.certify.batches import Batch
+from delta_core.tools.certify.calls import Difference
+from delta_core.tools.certify.certify import Result
 from delta_core.tools.certify.contexts import Contexts
+from delta_core.tools.certify.search import Search
+from delta_core.tools.certify.truth import Truth
 from delta_core.tools.freezing.freeze import freeze
 from delta_core.tools.verify.planted import PlantedEncoder
 
@@ -154,19 +158,19 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
 
         monkeypatch.setattr(encoders, "build", build)
 
-    monkeypatch.setattr(certify, "_DENSE", (range(0x0, 0x200), range(0x1A80, 0x1B00), range(0x2D00, 0x2E80)))
-    monkeypatch.setattr(certify, "_SPARSE", (range(0xF0000, 0xF0200),))
-    monkeypatch.setattr(certify, "_BLOCKS", (0x0, 0x1A80, 0x2D00, 0x2D80))
-    monkeypatch.setattr(certify, "_NEWER", range(0x2D00, 0x2E00))
-    parts_of, marks = certify._canonical_pairs()
+    monkeypatch.setattr(batches, "DENSE", (range(0x0, 0x200), range(0x1A80, 0x1B00), range(0x2D00, 0x2E80)))
+    monkeypatch.setattr(batches, "SPARSE", (range(0xF0000, 0xF0200),))
+    monkeypatch.setattr(batches, "_BLOCKS", (0x0, 0x1A80, 0x2D00, 0x2D80))
+    monkeypatch.setattr(batches, "_NEWER", range(0x2D00, 0x2E00))
+    parts_of, marks = batches._canonical_pairs()
     few = dict(list(parts_of.items())[:300]), marks[:60]
-    monkeypatch.setattr(certify, "_canonical_pairs", lambda: few)
-    batches = certify._all_batches
-    monkeypatch.setattr(certify, "_all_batches", lambda *arguments: map(_beginning, batches(*arguments)))
+    monkeypatch.setattr(batches, "_canonical_pairs", lambda: few)
+    everything = batches.all_batches
+    monkeypatch.setattr(certify, "all_batches", lambda *arguments: map(_beginning, everything(*arguments)))
     return put
 
 
-def _beginning(batch: certify._Batch) -> certify._Batch:
+def _beginning(batch: Batch) -> Batch:
     """Not all of a long batch: the planted encoders are as slow as the reference."""
     most = {"batch": 800, "few": 100, "alone": 20, "threads": 200}[batch.way]
     return replace(batch, strings=batch.strings[:most], probes=batch.probes and batch.probes[:most])
@@ -183,12 +187,12 @@ def _contexts_once() -> Iterator[None]:
         return made[frozen.name].over(codes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certify, "Contexts", contexts)
+        patch.setattr(truth, "Contexts", contexts)
         yield
 
 
 def quick(reference: Reference, frozen: Frozen) -> Result:
-    return certify.certify(reference, frozen, "fastokens", quick=True, seed=1)
+    return certify.certify(Truth(reference, 1), frozen, "fastokens", quick=True)
 
 
 def test_fastokens_is_certified_without_guards(reference: Reference, frozen: Frozen) -> None:
@@ -217,7 +221,7 @@ def test_only_a_few_characters_with_a_token_of_their_own_may_be_guarded(
     assert result.certification is not None
     assert result.certification.guards == ((0x17F, 0x17F),)
 
-    monkeypatch.setattr(certify, "_MOST_COMMON", 0)
+    monkeypatch.setattr(guards, "_MOST_COMMON", 0)
     plant(lambda text: "'é" in text)
     (difference,) = quick(reference, frozen).differences
     assert difference.text == "'é"
@@ -255,17 +259,17 @@ def test_a_wrong_digit_that_shows_only_beside_three_digits_is_found(
 def test_a_fault_beside_any_run_is_found(
     digits: tuple[Reference, Frozen], plant: Plant, side: str, length: int
 ) -> None:
-    contexts = certify.Contexts(*digits, certify._codes(sample=True))
+    contexts = truth.Contexts(*digits, batches.code_points(sample=True))
     for c in contexts._runs:
         run = c * length
         fault = run + "\u2e55" if side == "before" else "\u2e55" + run
         plant(lambda text, fault=fault: fault in text)
         encoder = encoders.build("fastokens", digits[0])
-        search = certify._Search(certify._Truth(digits[0], 1), encoder, lambda line: None)
-        for _, find in search._code_points(contexts, encoder, "<s>", quick=True):
+        search = Search(Truth(digits[0], 1), encoder, lambda line: None)
+        for _, find in search.code_points(contexts, encoder, "<s>", quick=True):
             if found := find():
-                search._pin(found)
-        assert search.guards == {"\u2e55"}, ascii(fault)
+                search.guards.pin(found)
+        assert search.guards.found == {"\u2e55"}, ascii(fault)
 
 
 @pytest.mark.parametrize(
@@ -416,15 +420,15 @@ def test_an_encoder_that_is_wrong_once_is_refused(reference: Reference, frozen: 
 def test_too_many_guards_are_refused(
     reference: Reference, frozen: Frozen, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify, "MAX_RANGES", 3)
+    monkeypatch.setattr(guards, "MAX_RANGES", 3)
     plant(lambda text: any("\u2d30" <= c <= "\u2d60" and ord(c) % 2 for c in text))
     (difference,) = quick(reference, frozen).differences
     assert difference.kind == "guards"
 
 
 def test_an_encoder_that_is_not_there_is_said(reference: Reference, frozen: Frozen) -> None:
-    with pytest.raises(ValueError, match="unknown encoder"):
-        certify.certify(reference, frozen, "nosuch")
+    with pytest.raises(ValueError, match="unknown fast encoder"):
+        certify.certify(Truth(reference), frozen, "nosuch")
 
 
 # ------------------------------------------------------------------------------------------------------- command line
@@ -441,9 +445,7 @@ def file(tiny: Tokenizer, frozen: Frozen, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def run(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    certify.add_arguments(parser)
-    return certify.run(parser.parse_args(list(map(str, arguments))))
+    return cli.main(["certify", *map(str, arguments)])
 
 
 def test_the_record_goes_into_the_users_folder(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""Certification: is a fast encoder the reference, in every context that the pattern can tell apart?"""
+"""Certification: whether a fast encoder is the reference, in every context that the pattern can tell apart."""
