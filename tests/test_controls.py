@@ -1,166 +1,85 @@
-"""Proof that the battery bites: every condition that exactness rests on is switched off once, and must be missed.
+"""Proof that the batteries bite: every condition that exactness rests on is switched off once, and must be missed.
 
-A battery that finds nothing proves nothing until it is seen to find something. Each control removes one condition by
-monkeypatching, runs the same battery that passes without it, and demands a difference within a bounded number of cases.
+A battery that finds nothing proves nothing until it is seen to find something. The conditions are the one list in
+`tools/verify/controls.py`; both the campaign's batteries and the tests' own must find a difference for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 from conftest import Subject
-from oracle import Finding, assert_same, battery
+from oracle import Finding, battery
 
-from delta_core import DeltaTokenizer, cuts
-from delta_core.characters import NfcStability
-from delta_core.cuts import Cut, CutRules
-from delta_core.splice import Checkpoints
-from delta_core.store import SessionStore
+from delta_core import DeltaTokenizer
+from delta_core.tools.verify import controls
+from delta_core.tools.verify.controls import CONTROLS, OWN, Control
 from delta_core.tools.verify.dense import dense
-from delta_core.tools.verify.generators import TextMaker
 
-Patch = pytest.MonkeyPatch
+# Those that a random session shows, which is what the tests' own battery is made of.
+SHOWN_BY_SESSIONS = [c for c in CONTROLS if "dense_sessions" in c.batteries]
 
-
-def r1_without_overlap_check(patch: Patch) -> None:
-    """R1 at every added token, also where another one can overlap, contain or extend it."""
-    patch.setattr(cuts, "_isolated", lambda tokens, contents: [t.content for t in tokens if not t.normalized])
+# Within so many cases that battery must find one; the others take up to 1000.
+SOON = {"R2 without the table": 50, "R2 without the added-token pairs": 600, "R2 without stability": 600}
 
 
-def r2_without_table(patch: Patch) -> None:
-    """R2 at every transition between known classes."""
-    patch.setattr(CutRules, "transition", lambda self, before, after: True)
+def named(control: Control) -> str:
+    return f"{control.name} ({control.config})"
 
 
-def r2_without_added_token_pairs(patch: Patch) -> None:
-    """R2 inside of added tokens, too."""
-    patch.setattr(CutRules, "spanned", lambda self, pair: False)
-
-
-def r2_without_stability(patch: Patch) -> None:
-    """R2 beside characters that the normalizer joins or moves."""
-    patch.setattr(CutRules, "stable", lambda self, left, right: True)
-
-
-def r2_without_outcomes(patch: Patch) -> None:
-    """R2 by the class of the raw character, whatever it composes to."""
-    patch.setattr(NfcStability, "outcomes", lambda self, character: (character,))
-
-
-def checkpoints_without_right_hand(patch: Patch) -> None:
-    """Checkpoints that forget how many characters after them decide."""
-    append = Checkpoints.append
-    patch.setattr(Checkpoints, "append", lambda self, cut, token: append(self, Cut(cut.position, cut.left, 0), token))
-
-
-def checkpoints_without_left_hand(patch: Patch) -> None:
-    """Checkpoints that forget how many characters before them decide."""
-    append = Checkpoints.append
-    patch.setattr(Checkpoints, "append", lambda self, cut, token: append(self, Cut(cut.position, 0, cut.right), token))
-
-
-# Control, pipeline, whether the added tokens nest and overlap, and within how many cases the battery must notice.
-CONTROLS = [
-    (r1_without_overlap_check, "llama3_1", True, 1000),
-    (r2_without_table, "qwen3", False, 50),
-    (r2_without_table, "llama3_1", False, 50),
-    (r2_without_table, "gpt_oss", False, 50),
-    (r2_without_table, "deepseek_v3", False, 50),
-    (r2_without_table, "gpt2", False, 50),
-    (r2_without_table, "kimi_k3", False, 50),
-    (r2_without_added_token_pairs, "llama3_1", True, 300),
-    (r2_without_added_token_pairs, "qwen3", False, 600),
-    (r2_without_stability, "qwen3", False, 600),
-    (checkpoints_without_right_hand, "llama3_1", False, 1000),
-    (checkpoints_without_left_hand, "llama3_1", False, 1000),
-]
-
-
-@contextmanager
-def switched_off(control: Callable[[Patch], None]) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        control(patch)
-        yield
-
-
-def fresh(subject: Subject) -> DeltaTokenizer:
-    """A DeltaTokenizer whose rules are made now, under whatever is switched off, with empty memos."""
-    return DeltaTokenizer(subject.live, config=subject.frozen, encoder="reference")
-
-
-def run(subject: Subject, cases: int, seed: int = 3) -> Finding | None:
+def run(subject: Subject, cases: int) -> Finding | None:
+    """The tests' battery on a DeltaTokenizer made now: its rules are made under whatever is switched off."""
+    tok = DeltaTokenizer(subject.live, config=subject.frozen, encoder="reference")
     with dense():
-        return battery(fresh(subject), subject.live, subject.maker(seed), cases)
+        return battery(tok, subject.live, subject.maker(3), cases)
 
 
-@pytest.mark.parametrize(("control", "name", "nasty", "bound"), CONTROLS, ids=lambda v: getattr(v, "__name__", str(v)))
-def test_the_battery_misses_each_condition(
-    control: Callable[[Patch], None], name: str, nasty: bool, bound: int, synthetic: Callable[..., Subject],
-    record_property: Callable[[str, object], None],
-) -> None:  # fmt: skip
-    subject = synthetic(name, nasty)
-    with switched_off(control):
-        finding = run(subject, bound)
-    assert finding is not None, f"{bound} cases without {control.__name__}, and no difference"
-    record_property("cases", finding.cases)
-    print(f"{control.__name__} on {name}: difference after {finding.cases} cases")
+def test_every_control_has_a_name_of_its_own_and_says_what_the_condition_is_for() -> None:
+    assert len({named(control) for control in CONTROLS}) == len(CONTROLS)
+    for control in CONTROLS:
+        assert control.why, control.name
+        assert control.batteries, control.name
 
 
-@pytest.mark.parametrize(("name", "nasty"), sorted({(name, nasty) for _, name, nasty, _ in CONTROLS}))
-def test_with_nothing_switched_off_the_same_battery_finds_nothing(
-    name: str, nasty: bool, synthetic: Callable[..., Subject]
+@pytest.mark.parametrize("index", range(len(CONTROLS)), ids=lambda i: named(CONTROLS[i]))
+def test_the_batteries_of_the_campaign_find_each_condition_missing(index: int) -> None:
+    result = controls.run_control(index, "seed")
+    assert result.found, f"{result.cases} comparisons, and nothing found, without: {CONTROLS[index].why}"
+    assert result.example
+    assert all(line.startswith("tok.encode(") for line in result.example)
+    assert len("".join(result.example)) < 1000, "shrunk"
+
+
+@pytest.mark.parametrize("control", SHOWN_BY_SESSIONS, ids=named)
+def test_the_battery_of_the_tests_finds_each_condition_missing(
+    control: Control, synthetic: Callable[..., Subject]
 ) -> None:
-    finding = run(synthetic(name, nasty), 1000)
-    assert finding is None, finding.what
+    cases = SOON.get(control.name, 1000)
+    # On the tokens that a model has, and on those that nest in, overlap and prefix each other.
+    found = []
+    for nasty in (False, True):
+        subject = synthetic(control.config, nasty)
+        with control.off():
+            found.append(run(subject, cases))
+    assert any(found), f"{cases} cases, and no difference, without: {control.why}"
+    if not control.name.startswith("R1"):  # the tokens of a model do not overlap
+        assert all(found), (control.name, found)
 
 
-def test_without_outcomes_a_composition_that_changes_class_is_missed(synthetic: Callable[..., Subject]) -> None:
-    """`outcomes` guards against compositions that change the class of a cut's right character.
-
-    In today's Unicode no composition moves a character to a class for which a bundled table differs, so no text can
-    show it; what can be shown is that the rule would be asked: with a table that tells `e` from `é`, the transition to
-    `e` alone is not enough.
-    """
-    subject = synthetic("qwen3")
-    rules = cuts.CutRules(subject.frozen.sections.added_tokens, subject.frozen.transitions, normalizes=True)
-    assert rules.at_transition("\ne")
-    of = rules._classes.of
-    rules._classes.of = lambda character: 254 if character == "é" else of(character)  # type: ignore[method-assign]
-    rules._memo.clear()
-    assert not rules.at_transition("\ne"), "é may be what the reference sees"
-    with switched_off(r2_without_outcomes):
-        rules._memo.clear()
-        assert rules.at_transition("\ne")
+@pytest.mark.parametrize("name", sorted({control.config for control in SHOWN_BY_SESSIONS}))
+def test_with_nothing_switched_off_the_same_battery_finds_nothing(name: str, synthetic: Callable[..., Subject]) -> None:
+    for nasty, cases in ((False, 500), (True, 1000)):
+        finding = run(synthetic(name, nasty), cases)
+        assert finding is None, finding.what
 
 
-def namespaces_share_nothing(subject: Subject) -> None:
-    """Whether a namespace is told what another one sent: what was reused tells it."""
-    tok = fresh(subject)
-    text = subject.maker(1).text(300)
-    for namespace in (None, "a", "b", ""):
-        before = tok.stats()
-        assert_same(tok, subject.live, text, session="same key", namespace=namespace)
-        assert_same(tok, subject.live, text + " more", namespace=namespace)
-        assert tok.stats().by_path["cold"] == before.by_path.get("cold", 0) + 1, f"{namespace!r} saw another's text"
-
-
-def test_without_namespace_separation_one_tenant_learns_of_another(synthetic: Callable[..., Subject]) -> None:
-    subject = synthetic("llama3_1")
-    namespaces_share_nothing(subject)
-    named = SessionStore.name
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SessionStore, "name", lambda self, namespace, *rest: named(self, None, *rest))
-        with pytest.raises(AssertionError, match="saw another's text"):
-            namespaces_share_nothing(subject)
-
-
-def test_controls_bite_at_the_distances_as_shipped(synthetic: Callable[..., Subject]) -> None:
-    """With checkpoints 256 characters apart a wrong table is still met, only later."""
-    subject = synthetic("qwen3")
-    maker: TextMaker = subject.maker(3)
-    with switched_off(r2_without_table):
-        finding = battery(fresh(subject), subject.live, maker, 300, pieces=300)
-    assert finding is not None
-    print(f"as shipped, r2_without_table: difference after {finding.cases} cases")
+def test_a_control_that_finds_something_with_nothing_switched_off_has_found_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its battery, not the missing condition, is what it found."""
+    index = next(i for i, control in enumerate(CONTROLS) if control.batteries == ("two namespaces",))
+    assert controls.run_control(index, "seed").found
+    with CONTROLS[index].off():
+        assert not controls.run_control(index, "seed").found
+    assert set(OWN) == {name for control in CONTROLS for name in control.batteries} & set(OWN), "each is used"

@@ -21,7 +21,8 @@ class Call:
 
     @property
     def _arguments(self) -> dict[str, Any]:
-        given = {k: v for k, v in asdict(self).items() if k in ("session", "namespace") and v}
+        # An empty namespace is one of its own, so it is written down, too.
+        given = {k: v for k, v in asdict(self).items() if k in ("session", "namespace") and v is not None}
         return given | {"add_special_tokens": self.add_special_tokens}
 
     def of(self, tok: DeltaTokenizer) -> list[int]:
@@ -41,7 +42,6 @@ class Difference:
 
     calls: the calls in order, from an empty store; the last one's IDs differ.
     how: at which scale they were made, empty for the shipped one.
-    at: the index of the first differing token.
     """
 
     tokenizer: str
@@ -55,6 +55,7 @@ class Difference:
 
     @property
     def at(self) -> int:
+        """The index of the first differing token."""
         pairs = zip(self.expected, self.got, strict=False)
         return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self.expected), len(self.got)))
 
