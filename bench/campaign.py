@@ -1,10 +1,10 @@
 """The exactness campaign under both references: `delta verify` once in a venv for each, and one report of all counts.
 
-    python -m bench.campaign --seam-checks 100000000                   # all fetched tokenizers, certified encoders
-    python -m bench.campaign --python OLD/bin/python --python NEW/bin/python --seam-checks 100000000
+    python -m bench.campaign --cuts 100000000                   # all fetched tokenizers, certified encoders
+    python -m bench.campaign --python OLD/bin/python --python NEW/bin/python --cuts 100000000
 
 The venvs are made in the report's folder and used again. A campaign that was stopped goes on where it was; one that has
-its seam checks already is only reported. Options that are not listed go to `delta verify` as they are.
+its cuts already is only reported. Options that are not listed go to `delta verify` as they are.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def states(folder: Path) -> list[State]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes are those of `delta verify`; the gravest of them."""
     parser = argparse.ArgumentParser(description="`delta verify` under both references, one report.")
-    parser.add_argument("--seam-checks", type=int, default=100_000_000, metavar="N", help="in all; half per reference")
+    parser.add_argument("--cuts", type=int, default=100_000_000, metavar="N", help="in all; half per reference")
     parser.add_argument("--python", type=Path, action="append", metavar="PATH", help="ready; once for each reference")
     parser.add_argument("--report", type=Path, default=ROOT / "build" / "campaign", metavar="DIR")
     parser.add_argument("--tokenizer", action="append", metavar="NAME", help="default: all that are fetched")
@@ -78,10 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"bench.campaign: {error}", file=sys.stderr)
         return 2
-    share = args.seam_checks // len(folders)
+    share = args.cuts // len(folders)
     codes = []
     for python, folder in folders.items():
-        limits = ["--seam-checks", str(share), "--report", str(folder)]
+        limits = ["--cuts", str(share), "--report", str(folder)]
         codes.append(verify(python, [*(args.tokenizer or ["all"]), *limits, *options]))
         if codes[-1] in (2, 130):
             break
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if found:
         written = write_report(found, report)
         s = summarise(found)
-        print(f"{s.seams:,} seam checks, {s.seconds / 3600:.2f} worker hours, {s.differences} differences")
+        print(f"{s.cuts:,} safe cuts, {s.seconds / 3600:.2f} worker hours, {s.differences} differences")
         print(f"wrote {', '.join(map(str, written))}")
     return next((code for code in (2, 1, 130) if code in codes), 0)
 

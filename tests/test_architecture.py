@@ -109,7 +109,7 @@ def graph() -> Graph:
 def test_the_graph_is_that_of_the_packages(graph: Graph) -> None:
     assert "delta_core.store" in graph["delta_core.tokenizer"]
     assert "delta_core" in graph["delta_vllm.tokenization"]
-    assert "delta_core.tools.verify.campaign" in graph["delta_core.tools.cli"]
+    assert "delta_core.tools.verify.command" in graph["delta_core.tools.cli"]
     assert {room_of(module) for module in graph} == set(ROOMS)
 
 

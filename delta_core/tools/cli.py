@@ -22,7 +22,7 @@ COMMANDS = {
     "freeze": ("delta_core.tools.freezing.command", "make a config for a tokenizer of your own"),
     "certify": ("delta_core.tools.certify.command", "certify a fast encoder against the installed reference"),
     "verify": (
-        "delta_core.tools.verify.campaign",
+        "delta_core.tools.verify.command",
         "an exactness campaign on your own tokenizer and text, with controls",
     ),
     "bench": ("delta_core.tools.bench", "side by side with every exact peer (in a checkout)"),

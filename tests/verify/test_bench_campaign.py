@@ -26,12 +26,12 @@ def test_campaigns_of_both_references_are_one_table_and_go_on(
     shared.live.save(str(tokenizer))
     other = State.open(report / "0.0.1", "s")
     other.path.write_text(json.dumps({"seed": "s", "reference": "0.0.1", "encoders": {}}) + "\n")
-    other.add([UnitRecord("tiny", "reference", "seams", 0, 48, 1_000_000, 0, 30.0)], [])
+    other.add([UnitRecord("tiny", "reference", "cuts", 0, 48, 1_000_000, 0, 30.0)], [])
 
     def run() -> dict[str, object]:
         options = ["--battery", "added_tokens", "--encoder", "reference", "--workers", "1", "--no-controls"]
         ours = ["--python", sys.executable, "--report", str(report), "--tokenizer", str(tokenizer)]
-        assert campaign.main([*ours, "--seam-checks", "3000", *options]) == 0
+        assert campaign.main([*ours, "--cuts", "3000", *options]) == 0
         found: dict[str, object] = json.loads((report / "report.json").read_text())
         return found
 
@@ -39,10 +39,10 @@ def test_campaigns_of_both_references_are_one_table_and_go_on(
     assert first["references"] == ["0.0.1", Reference.version]
     rows = first["rows"]
     assert isinstance(rows, list)
-    assert first["seams"] == sum(row["seams"] for row in rows)
+    assert first["cuts"] == sum(row["cuts"] for row in rows)
     here = [row for row in rows if row["reference"] == Reference.version]
     assert str(tokenizer) in {row["tokenizer"] for row in here}
-    assert sum(row["seams"] for row in here) >= 3000
+    assert sum(row["cuts"] for row in here) >= 3000
     assert run() == first, "the same goal again: nothing is left to do"
 
 
@@ -64,8 +64,8 @@ def test_the_gravest_exit_code_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(campaign, "reference_of", lambda python: next(versions))
     monkeypatch.setattr(campaign, "verify", verify)
     pythons = ["--python", "old", "--python", "new"]
-    assert campaign.main([*pythons, "--report", str(tmp_path), "--seam-checks", "10", "--workers", "1"]) == 1
+    assert campaign.main([*pythons, "--report", str(tmp_path), "--cuts", "10", "--workers", "1"]) == 1
     assert asked == [
-        ["all", "--seam-checks", "5", "--report", str(tmp_path / version), "--workers", "1"]
+        ["all", "--cuts", "5", "--report", str(tmp_path / version), "--workers", "1"]
         for version in ("0.22.2", "0.23.3")
     ]

@@ -177,7 +177,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, minutes: float | None
     monkeypatch.setattr(campaign, "left_out", lambda t, e: "not certified" if (t, e) in not_certified else None)
     encoders = ("reference", "fastokens", "gigatoken")
     plan = Plan(("a", "b"), encoders, ("unicode",), minutes, None, 1, "s", (), False)
-    return Campaign(plan, tmp_path, mock.Mock())._pairs()
+    return Campaign(plan, tmp_path)._pairs()
 
 
 def test_what_auto_serves_with_comes_first_and_has_half_of_a_short_time(

@@ -1,7 +1,7 @@
 """What is compared beside the code points in contexts: batches of strings in which tokenizers are known to differ.
 
-Canonical order and composition, the seams of the pattern's classes, the vocabulary, long runs, added tokens, and random
-text with a fresh seed. A key names the same strings in every run, so that the reference is asked once.
+Canonical order and composition, characters of every class side by side, the vocabulary, long runs, added tokens, and
+random text with a fresh seed. A key names the same strings in every run, so that the reference is asked once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def all_batches(
     normalizes = bool(frozen.sections.normalizer)
     yield from _groups(contexts, joiner, seed, quick)
     yield from _normal_forms(joiner, normalizes, quick, sample)
-    yield from _seams(frozen, quick)
+    yield from _class_boundaries(frozen, quick)
     yield from _vocabulary(reference, joiner, quick)
     yield from _runs(frozen, quick)
     yield from _added_tokens(frozen, quick)
@@ -229,7 +229,7 @@ def _de_bruijn(k: int) -> list[int]:
     return [*sequence, 0]
 
 
-def _seams(frozen: Frozen, quick: bool) -> Iterator[Batch]:
+def _class_boundaries(frozen: Frozen, quick: bool) -> Iterator[Batch]:
     """All short strings over the classes, random longer ones, and contractions."""
     samples = frozen.transitions.samples
     rng = random.Random(3)
@@ -239,11 +239,11 @@ def _seams(frozen: Frozen, quick: bool) -> Iterator[Batch]:
         length = 1
         while len(alphabet) ** length <= budget:
             strings = map("".join, product(alphabet, repeat=length))
-            yield from _chunks(f"seams/{which} {length}", strings, 32768, "batch")
+            yield from _chunks(f"class boundaries/{which} {length}", strings, 32768, "batch")
             length += 1
     every = sorted({c for s in samples for c in s} | set("'\u2019\u017f\u212a\u180e\u0301"))
     longer = ("".join(rng.choices(every, k=rng.randint(5, 12))) for _ in range(5_000 if quick else 150_000))
-    yield from _chunks("seams/longer", longer, 32768, "batch")
+    yield from _chunks("class boundaries/longer", longer, 32768, "batch")
     around = ("", "a", "A", "1", " ", "\n", ".", "'", "\u0301", "日", "x ", "\t")
     contractions = (
         f"{before}{mark}{letters}{after}"
@@ -252,13 +252,13 @@ def _seams(frozen: Frozen, quick: bool) -> Iterator[Batch]:
         for before in around
         for after in around
     )
-    yield from _chunks("seams/contractions", contractions, 32768, "batch")
+    yield from _chunks("class boundaries/contractions", contractions, 32768, "batch")
 
 
 def _vocabulary(reference: Reference, joiner: str, quick: bool) -> Iterator[Batch]:
     """Every token of the vocabulary that is text, in contexts, and random rows of tokens.
 
-    A piece boundary in the wrong place shows in the IDs only where a token would span it, so seams need real tokens.
+    A piece boundary in the wrong place shows in the IDs only where a token would span it: real tokens are needed there.
     """
     rng = random.Random(6)
     ids = sorted(reference.backend.get_vocab(with_added_tokens=False).values())

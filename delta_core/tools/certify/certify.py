@@ -2,7 +2,7 @@
 
 Nothing can be proved about foreign code from outside, so it is compared with the reference where tokenizers are known
 to differ: at every code point in contexts that follow from the pattern (see `contexts`: Unicode tables are older or
-newer), in canonical order and composition, at the seams of the pattern's classes, around added tokens, in long runs and
+newer), in canonical order and composition, where the pattern's classes meet, around added tokens, in long runs and
 in random text with a fresh seed. What serves is compared: `encode_flat` in the sizes that serve, as list and as array,
 every batch twice, a part of it from several threads. Differences that hang on single rare code points become *guards*:
 segments with such a character go to the reference. With the guards in place everything is run again and must give no

@@ -1,7 +1,6 @@
 """The batteries: what is compared with the reference, in numbered units that depend on a seed alone.
 
-A *seam check* is one claimed safe cut held against the reference: a text encoded in n pieces between cuts, whose IDs
-together are the IDs of the whole, checks n - 1 seams.
+A safe cut is checked by encoding a text in pieces: n of them that have the IDs of the whole check n - 1 cuts.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from itertools import chain, pairwise
 from tokenizers import normalizers
 
 from ...encoders import encode_each
+from ...scale import scale
 from . import outside, variants
 from .cases import Call, shrink
 from .dense import dense
@@ -32,7 +32,7 @@ def _in_pieces(subject: Subject, text: str, cuts: Iterable[int]) -> list[int]:
     return list(chain.from_iterable(subject.encode_segments([text[a:b] for a, b in pairwise(edges)])))
 
 
-def check_seams(subject: Subject, texts: Iterable[str], tally: Tally, sizes: Sequence[int] = (1,)) -> None:
+def check_cuts(subject: Subject, texts: Iterable[str], tally: Tally, sizes: Sequence[int] = (1,)) -> None:
     """Each text cut at every allowed position (size 1) or every `size` characters, against the whole."""
     texts = [text for text in texts if text]
     for text, answer in zip(texts, subject.answers_to(texts), strict=True):
@@ -41,10 +41,10 @@ def check_seams(subject: Subject, texts: Iterable[str], tally: Tally, sizes: Seq
             if size == 1:
                 cuts = answer.cuts.tolist()
             else:
-                tail = (64, 16) if size > 64 else ()
+                tail = scale().tail if size > 64 else ()
                 cuts = [cut.position for cut in subject.rules.cuts(text, 0, len(text), size, tail)]
             tally.cases += 1
-            tally.seams += len(cuts)
+            tally.cuts += len(cuts)
             if _in_pieces(subject, text, cuts) != want:
                 tally.fail([Call(text)])
                 break
@@ -54,6 +54,7 @@ def check_seams(subject: Subject, texts: Iterable[str], tally: Tally, sizes: Seq
 
 
 def whole(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """Random texts, given to the encoder as they are."""
     maker = subject.maker(seed)
     texts = [maker.text(maker.rng.choice((3, 20, 120, 400))) for _ in range(_PER_UNIT)]
     for text, got, want in zip(texts, encode_each(subject.encoder, texts), reference_ids(subject, texts), strict=True):
@@ -62,23 +63,25 @@ def whole(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
             tally.fail([Call(text)])
 
 
-# -- chunks: every planner setting --
+# -- segments: of every length --
 
 
-def chunks(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+def segments(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """Random texts, cut into segments of all lengths that serve, and shorter and longer ones."""
     maker = subject.maker(seed)
     texts = [maker.text(maker.rng.choice((60, 300, 900))) for _ in range(_PER_UNIT // 4)]
-    check_seams(subject, texts, tally, (1, 16, 64, 256, 1024, 4096))
+    check_cuts(subject, texts, tally, (1, 16, 64, 256, 1024, 4096))
 
 
-# -- seams: as many cuts as possible --
+# -- cuts: as many as possible --
 
 
-def seams(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+def cuts(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """Random texts, cut wherever the rules allow it."""
     # Making a piece costs more than checking it: a few hundred are drawn from again and again, in ever new order.
     maker = subject.maker(seed)
     pool = [maker.piece() for _ in range(800)]
-    check_seams(subject, ["".join(maker.rng.choices(pool, k=1500)) for _ in range(_PER_UNIT)], tally)
+    check_cuts(subject, ["".join(maker.rng.choices(pool, k=1500)) for _ in range(_PER_UNIT)], tally)
 
 
 # -- sessions: whatever may happen between two calls --
@@ -123,10 +126,12 @@ def _sessions(subject: Subject, seed: str, tally: Tally, *, scale_dense: bool) -
 
 
 def sessions(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """Conversations at the scale that serves."""
     _sessions(subject, seed, tally, scale_dense=False)
 
 
 def dense_sessions(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """Conversations with a checkpoint at every allowed position."""
     _sessions(subject, seed, tally, scale_dense=True)
 
 
@@ -162,6 +167,7 @@ _CONTEXTS = (
 
 
 def code_points(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
+    """A block of code points, each in every context."""
     characters = [chr(c) for c in range(unit * _BLOCK, (unit + 1) * _BLOCK) if not 0xD800 <= c < 0xE000]
     contents = [t.content for t in subject.frozen.sections.added_tokens][:64]
     rng = random.Random(seed)
@@ -172,7 +178,7 @@ def code_points(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
         for context in (*_CONTEXTS, *beside)
         for part in (characters[:128], characters[128:])
     ]
-    check_seams(subject, texts, tally)
+    check_cuts(subject, texts, tally)
 
 
 # -- normal forms --
@@ -203,7 +209,7 @@ def normal_forms(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
             form = rng.choice((c, nfd.normalize_str(c), nfd.normalize_str(c)[::-1], nfd.normalize_str(c)[0]))
             parts += [form, "".join(rng.choices(marks, k=rng.choice((0, 0, 1, 2, 3)))), rng.choice(around)]
         texts.append("".join(parts))
-    check_seams(subject, texts, tally)
+    check_cuts(subject, texts, tally)
 
 
 # -- added tokens --
@@ -222,7 +228,7 @@ def added_tokens(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
         other = rng.choice(contents)
         joined = [part + a + part for a in around]
         texts.append("".join(joined) + part + other + part + other[: len(other) // 2] + part)
-    check_seams(subject, texts, tally)
+    check_cuts(subject, texts, tally)
 
 
 # -- user: the user's own text --
@@ -232,7 +238,7 @@ def user(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
     """One text of the user's: cold, cut at every setting, grown turn by turn, and edited."""
     text = subject.texts[unit % len(subject.texts)]
     rng = random.Random(seed)
-    check_seams(subject, [text], tally, (1, 256, 4096))
+    check_cuts(subject, [text], tally, (1, 256, 4096))
     at = 0
     turns: list[str] = []
     while at < len(text) and len(turns) < 40:
@@ -250,18 +256,17 @@ def user(subject: Subject, unit: int, seed: str, tally: Tally) -> None:
             break
 
 
-Battery = Callable[[Subject, int, str, Tally], None]
-
-
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A battery.
+class Battery:
+    """One way to look for differences.
 
-    units: how many units make it complete for a subject; None for no end. replay: what a found difference is shrunk
-    with, one of REPLAYS. long: its units are tasks of their own, each worth the trip to a worker.
+    run: makes the unit of a number, from a seed of its own, and counts in a tally.
+    units: how many make it complete for a subject; None for no end.
+    replay: what a found difference is shrunk with, one of REPLAYS.
+    long: its units are tasks of their own, each worth the trip to a worker.
     """
 
-    run: Battery
+    run: Callable[[Subject, int, str, Tally], None]
     units: Callable[[Subject], int | None]
     replay: str
     long: bool = False
@@ -270,7 +275,7 @@ class Kind:
 REPLAYS = {
     "shipped": "",
     "dense": "a checkpoint at every allowed position",
-    "seams": "cut at every allowed position",
+    "cuts": "cut at every allowed position",
     "whole": "the encoder alone",
 }
 """How the calls of a difference are made again, as the report says it."""
@@ -281,20 +286,20 @@ def _endless(subject: Subject) -> None:
 
 
 # What the encoders and the copy are comes first; then where a text is cut.
-BATTERIES: dict[str, Kind] = {
-    "unicode": Kind(outside.unicode, _endless, "shipped"),
-    "variants": Kind(variants.variants, lambda subject: len(variants.VARIANTS), "shipped", long=True),
-    "realtext": Kind(outside.realtext, _endless, "shipped"),
-    "whole": Kind(whole, _endless, "whole"),
-    "chunks": Kind(chunks, _endless, "seams"),
-    "seams": Kind(seams, _endless, "seams"),
-    "sessions": Kind(sessions, _endless, "shipped"),
-    "dense_sessions": Kind(dense_sessions, _endless, "dense"),
-    "threads": Kind(threads, _endless, "dense"),
-    "code_points": Kind(code_points, lambda subject: 0x110000 // _BLOCK, "seams"),
-    "normal_forms": Kind(normal_forms, _endless, "seams"),
-    "added_tokens": Kind(added_tokens, lambda subject: len(subject.frozen.sections.added_tokens), "seams"),
-    "user": Kind(user, lambda subject: len(subject.texts), "seams"),
+BATTERIES: dict[str, Battery] = {
+    "unicode": Battery(outside.unicode, _endless, "shipped"),
+    "variants": Battery(variants.variants, lambda subject: len(variants.VARIANTS), "shipped", long=True),
+    "realtext": Battery(outside.realtext, _endless, "shipped"),
+    "whole": Battery(whole, _endless, "whole"),
+    "segments": Battery(segments, _endless, "cuts"),
+    "cuts": Battery(cuts, _endless, "cuts"),
+    "sessions": Battery(sessions, _endless, "shipped"),
+    "dense_sessions": Battery(dense_sessions, _endless, "dense"),
+    "threads": Battery(threads, _endless, "dense"),
+    "code_points": Battery(code_points, lambda subject: 0x110000 // _BLOCK, "cuts"),
+    "normal_forms": Battery(normal_forms, _endless, "cuts"),
+    "added_tokens": Battery(added_tokens, lambda subject: len(subject.frozen.sections.added_tokens), "cuts"),
+    "user": Battery(user, lambda subject: len(subject.texts), "cuts"),
 }
 
 

@@ -1,31 +1,24 @@
-"""`delta verify`: runs the batteries and the controls in worker processes, resumes, reports."""
+"""Runs the batteries and the controls in worker processes, and goes on where an earlier run ended."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
-import random
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TextIO
 
-from ...encoders import NAMES, EncoderUnavailable, version_of
 from ...errors import DeltaError
-from ...reference import Reference
-from .. import fetch
+from ..console import tell
 from . import controls
 from .batteries import BATTERIES, REPLAYS, outcome, shrunk
 from .cases import Call, Difference
 from .generators import PIPELINES
-from .pages import write_report
 from .refusals import run_refusals
 from .report import State, UnitRecord, summarise
 from .subjects import SYNTHETIC, left_out, open_subject, read_texts
@@ -103,7 +96,7 @@ def run_task(task: Task) -> tuple[list[UnitRecord], list[Difference]]:
             failed = [*failed, []]
         records.append(
             UnitRecord(
-                task.tokenizer, task.encoder, task.battery, unit, tally.cases, tally.seams, len(failed),
+                task.tokenizer, task.encoder, task.battery, unit, tally.cases, tally.cuts, len(failed),
                 round(time.perf_counter() - began, 3), tally.variant, tally.outcome,
             )
         )  # fmt: skip
@@ -127,13 +120,13 @@ def _difference(subject: Subject, task: Task, unit: int, calls: list[Call], repl
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a campaign is to do. minutes, seam_checks: when it ends; both None for a fixed amount of work."""
+    """What a campaign is to do. minutes, cuts: when it ends; both None for a fixed amount of work."""
 
     tokenizers: tuple[str, ...]
     encoders: tuple[str, ...]
     batteries: tuple[str, ...]
     minutes: float | None
-    seam_checks: int | None
+    cuts: int | None
     workers: int
     seed: str
     text_paths: tuple[str, ...]
@@ -150,12 +143,12 @@ def tasks_for(
 ) -> Iterator[Task]:
     """A task of each battery in turn: whenever the time is over, none was left out for another.
 
-    Ends when every battery is complete, and where seam checks are wanted, when none that makes any is left.
+    Ends when every battery is complete, and where a number of cuts is wanted, when none that checks any is left.
     """
-    fixed = plan.minutes is None and plan.seam_checks is None
+    fixed = plan.minutes is None and plan.cuts is None
     ends = {b: _RANDOM_UNITS if n is None and fixed else n for b, n in units.items()}
     first = 0
-    while ends and (fixed or plan.minutes is not None or any(BATTERIES[b].replay == "seams" for b in ends)):
+    while ends and (fixed or plan.minutes is not None or any(BATTERIES[b].replay == "cuts" for b in ends)):
         for battery, end in list(ends.items()):
             if end is not None and first >= end:
                 del ends[battery]
@@ -174,21 +167,20 @@ def tasks_for(
 class Campaign:
     """One run of a plan. `interrupted` tells whether Ctrl-C ended it."""
 
-    def __init__(self, plan: Plan, folder: Path, out: TextIO) -> None:
+    def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
-        self.out = out
         self.folder = folder
         self.state = State.open(folder, plan.seed)
         self.interrupted = False
         self._shown = 0.0
-        self._seams: Counter[tuple[str, str]] = Counter()
+        self._cuts: Counter[tuple[str, str]] = Counter()
         for r in self.state.records:
-            self._seams[r.tokenizer, r.encoder] += r.seams
+            self._cuts[r.tokenizer, r.encoder] += r.cuts
 
     def run(self) -> None:
         """Do what the plan says, or what is left of it."""
         pairs = self._pairs()
-        passed = 0  # seam checks of the pairs that had their turn
+        passed = 0  # safe cuts checked of the pairs that had their turn
         context = multiprocessing.get_context("spawn")  # a fork after the reference's threads began is not safe
         with ProcessPoolExecutor(self.plan.workers, mp_context=context, initializer=_ignore_interrupts) as pool:
             try:
@@ -196,13 +188,13 @@ class Campaign:
                     self._controls(pool)
                 over = None if self.plan.minutes is None else time.monotonic() + self.plan.minutes * 60
                 for n, (tokenizer, encoder, weight) in enumerate(pairs):
-                    # What is left of the time and of the seam checks is shared by the pairs that are left.
+                    # What is left of the time and of the cuts to check is shared by the pairs that are left.
                     quota = None
-                    if self.plan.seam_checks is not None:
-                        quota = (self.plan.seam_checks - passed) / (len(pairs) - n)
+                    if self.plan.cuts is not None:
+                        quota = (self.plan.cuts - passed) / (len(pairs) - n)
                     share = weight / sum(w for _, _, w in pairs[n:])
                     self._pair(pool, tokenizer, encoder, over, quota, share)
-                    passed += self._seams[tokenizer, encoder]
+                    passed += self._cuts[tokenizer, encoder]
             except KeyboardInterrupt:
                 self.interrupted = True
                 pool.shutdown(wait=True, cancel_futures=True)
@@ -240,7 +232,7 @@ class Campaign:
             result = future.result()
             self.state.add_control(result)
             found = f"found after {result.cases} comparisons" if result.found else "NOTHING FOUND"
-            print(f"control: {result.name}: {found}", file=self.out, flush=True)
+            tell(f"control: {result.name}: {found}")
         self.state.add_refusals(pool.submit(run_refusals).result())
 
     def _pair(
@@ -256,7 +248,7 @@ class Campaign:
         deadline = over
 
         def expired() -> bool:
-            if quota is not None and self._seams[tokenizer, encoder] >= quota:
+            if quota is not None and self._cuts[tokenizer, encoder] >= quota:
                 return True
             return deadline is not None and time.monotonic() >= deadline
 
@@ -265,7 +257,7 @@ class Campaign:
 
         plan = self.plan
         if expired():  # before a tokenizer is loaded for nothing
-            if (tokenizer, encoder) not in self._seams:
+            if (tokenizer, encoder) not in self._cuts:
                 self.state.skip(f"{tokenizer} {encoder}", "the time was over before its turn")
             return
         try:
@@ -286,79 +278,17 @@ class Campaign:
             for future in finished:
                 records, found = future.result()
                 self.state.add(records, found)
-                self._seams[tokenizer, encoder] += sum(r.seams for r in records)
+                self._cuts[tokenizer, encoder] += sum(r.cuts for r in records)
                 for difference in found:
-                    print("\n" + "\n".join(difference.lines()), file=self.out, flush=True)
+                    tell("\n" + "\n".join(difference.lines()))
             self._show(f"{tokenizer} {encoder}")
 
     def _show(self, what: str, *, force: bool = False) -> None:
-        terminal = self.out.isatty()
+        terminal = sys.stderr.isatty()
         if not force and time.monotonic() - self._shown < (0.2 if terminal else 15):
             return
         self._shown = time.monotonic()
         s = summarise([self.state])
-        line = f"{what}: {s.cases:,} comparisons, {s.seams:,} seam checks, {s.differences} differences"
-        print(f"\r\x1b[K{line}" if terminal else line, end="" if terminal and not force else "\n", file=self.out)
-        self.out.flush()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `delta verify`."""
-    parser.add_argument("tokenizers", nargs="*", metavar="NAME|PATH", help="default: qwen3; `all` for every name")
-    parser.add_argument("--text", type=Path, action="append", default=[], metavar="PATH", help="text or .jsonl")
-    parser.add_argument("--minutes", type=float, help="how long, after the controls; default: a fixed amount of work")
-    parser.add_argument("--seam-checks", type=int, metavar="N", help="how many in all, with those of a resumed report")
-    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--seed", help="default: a fresh one, printed; a resumed report keeps its own")
-    parser.add_argument("--encoder", action="append", choices=[*NAMES, "certified"], help="default: certified")
-    parser.add_argument("--battery", action="append", choices=list(BATTERIES), help="default: all")
-    parser.add_argument("--report", type=Path, default=Path("delta-verify"), metavar="DIR", help="also resumes from it")
-    parser.add_argument("--no-controls", action="store_true", help="leave the controls out")
-    parser.add_argument("--json", action="store_true", help="print the report's JSON")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Exit codes: 0 no difference, 1 a difference or a control that found none, 2 wrong use, 130 interrupted."""
-    names = tuple(args.tokenizers) or ("qwen3",)
-    if names == ("all",):
-        names = tuple(n for n in fetch.NAMES if fetch.cached(n) or n != "kimi_k3")  # no registry ships that one
-    for path in args.text:
-        if not path.is_file():
-            print(f"delta verify: {path}: no such file", file=sys.stderr)
-            return 2
-    seed = args.seed or State.seed_of(args.report) or f"{random.SystemRandom().randrange(1 << 32):08x}"
-    asked = args.encoder or ["certified"]
-    encoders = tuple(NAMES if "certified" in asked else dict.fromkeys(asked))
-    encoders = tuple(e for e in encoders if e in asked or _installed(e))
-    batteries = tuple(b for b in args.battery or BATTERIES if b != "user" or args.text)
-    print(f"seed {seed}, tokenizers {Reference.version}, report {args.report}", file=sys.stderr)
-    plan = Plan(
-        names, encoders, batteries, args.minutes, args.seam_checks, args.workers, seed, tuple(map(str, args.text)),
-        not args.no_controls,
-    )  # fmt: skip
-    try:
-        campaign = Campaign(plan, args.report, sys.stderr)
-        campaign.run()
-    except DeltaError as error:
-        print(f"delta verify: {error}", file=sys.stderr)
-        return 2
-    summary = summarise([campaign.state])
-    written = write_report([campaign.state], args.report)
-    if args.json:
-        print(json.dumps(asdict(summary), indent=2))
-    print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
-    if summary.never_served:
-        print(f"never served, so not compared: {', '.join(summary.never_served)}", file=sys.stderr)
-    for what, why in campaign.state.skipped.items():
-        print(f"left out: {what}: {why}", file=sys.stderr)
-    if summary.differences or summary.dull_controls or summary.refusals_missed:
-        return 1
-    return 130 if campaign.interrupted else 0
-
-
-def _installed(encoder: str) -> bool:
-    try:
-        version_of(encoder)
-    except EncoderUnavailable:
-        return False
-    return True
+        line = f"{what}: {s.cases:,} comparisons, {s.cuts:,} safe cuts, {s.differences} differences"
+        end = "" if terminal and not force else "\n"
+        print(f"\r\x1b[K{line}" if terminal else line, end=end, file=sys.stderr, flush=True)

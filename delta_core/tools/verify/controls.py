@@ -22,7 +22,7 @@ from ...reference import Reference
 from ...splice import Checkpoints
 from ...store import SessionStore
 from ...tokenizer import DeltaTokenizer
-from .batteries import BATTERIES, Kind, shrunk
+from .batteries import BATTERIES, Battery, shrunk
 from .cases import Call
 from .dense import dense
 from .planted import PlantedEncoder
@@ -148,8 +148,8 @@ def _changed_class(subject: Subject, unit: int, seed: str, tally: Tally) -> None
 
 
 OWN = {
-    "two namespaces": Kind(_two_namespaces, lambda subject: 1, "shipped"),
-    "a class that changes": Kind(_changed_class, lambda subject: 1, "cuts"),
+    "two namespaces": Battery(_two_namespaces, lambda subject: 1, "shipped"),
+    "a class that changes": Battery(_changed_class, lambda subject: 1, "cuts"),
 }
 """Batteries for conditions that no difference of IDs shows: they ask for what would lead to one, or to a leak."""
 
@@ -268,7 +268,7 @@ def run_control(index: int, seed: str) -> ControlResult:
     return ControlResult(control.name, control.config, tally.cases, bool(calls), tuple(c.source() for c in calls))
 
 
-def _first_difference(config: str, batteries: Mapping[str, Kind], seed: str, tally: Tally) -> Sequence[Call]:
+def _first_difference(config: str, batteries: Mapping[str, Battery], seed: str, tally: Tally) -> Sequence[Call]:
     """The shortest of the first unit that has one, shrunk; none within the bound."""
     if not batteries:
         return ()

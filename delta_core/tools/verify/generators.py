@@ -56,6 +56,7 @@ class TextMaker:
         self.alphabet = "".join(c for c in "".join(samples) if not "\ud800" <= c <= "\udfff")
 
     def piece(self) -> str:
+        """A fragment: an added token or a part of one, characters of some classes, any character, one of FRAGMENTS."""
         r, rng = self.rng.random(), self.rng
         if self.added and r < 0.10:
             return rng.choice(self.added)
@@ -73,6 +74,7 @@ class TextMaker:
         return rng.choice(FRAGMENTS)
 
     def text(self, pieces: int) -> str:
+        """So many pieces in a row."""
         return "".join(self.piece() for _ in range(pieces))
 
     def edited(self, text: str) -> str:
@@ -169,6 +171,7 @@ def frozen_config(name: str) -> Frozen:
 
 
 def bundled() -> list[Frozen]:
+    """All bundled configs."""
     return [load_path(path) for path in sorted(bundled_folder().glob("*.json"))]
 
 
@@ -253,6 +256,7 @@ def spec(name: str, added: Iterable[dict[str, Any] | str] = (), *, vocabulary: i
 
 
 def live_from(specification: dict[str, Any]) -> Tokenizer:
+    """The tokenizer of a tokenizer.json."""
     return Tokenizer.from_str(json.dumps(specification))
 
 
@@ -266,4 +270,5 @@ def frozen_from(live: Tokenizer, name: str = "synthetic") -> Frozen:
 
 
 def maker_for(live: Tokenizer, frozen: Frozen, seed: int) -> TextMaker:
+    """A maker of texts with the tokenizer's added tokens and classes."""
     return TextMaker(seed, [t.content for t in frozen.sections.added_tokens][:80], frozen.transitions.samples)

@@ -218,6 +218,7 @@ class Strings:
         return before + suspects + after
 
     def short(self) -> str:
+        """A line with a few suspects in it."""
         rng = self.rng
         parts = [self.around(self.suspect() * rng.choice((1, 1, 1, 2, 3))) for _ in range(rng.choice((1, 1, 2, 3)))]
         parts += [self.run() for _ in range(rng.randrange(3))]
@@ -245,6 +246,7 @@ class Strings:
         return ["".join(self.around(character) for _ in range(_PLACES)) for character in chosen]
 
     def text(self) -> str:
+        """A row, or a line with a few suspects."""
         return self.row() if self.rng.random() < 0.4 else self.short()
 
     def turns(self, count: int) -> list[str]:

@@ -12,8 +12,8 @@ from .controls import ControlResult
 from .report import Row, State, Summary, Variant, summarise
 
 _TITLE = "Exactness campaign"
-_SEAM = "A seam check is one claimed safe cut held against the reference: n pieces of a text check n - 1 seams."
-_COUNTS = ("comparisons", "seam checks", "differences", "hours")
+_CUT = "A safe cut is checked by encoding a text in pieces: n of them that have the IDs of the whole check n - 1 cuts."
+_COUNTS = ("comparisons", "safe cuts", "differences", "hours")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ def tables(s: Summary) -> list[Table]:
             s.rows,
             lambda r: (r.tokenizer, r.encoder, r.reference),
         ),
-        _grouped("Kinds", ("kind",), s.rows, lambda r: (r.battery,)),
+        _grouped("Batteries", ("battery",), s.rows, lambda r: (r.battery,)),
         _grouped(
             "Every count",
-            ("tokenizer", "encoder", "tokenizers", "kind"),
+            ("tokenizer", "encoder", "tokenizers", "battery"),
             s.rows,
             lambda r: (r.tokenizer, r.encoder, r.reference, r.battery),
         ),
@@ -89,7 +89,7 @@ def _grouped(title: str, names: tuple[str, ...], rows: Iterable[Row], key: Calla
         (
             *group,
             f"{sum(r.cases for r in found):,}",
-            f"{sum(r.seams for r in found):,}",
+            f"{sum(r.cuts for r in found):,}",
             f"{sum(r.differences for r in found):,}",
             f"{sum(r.seconds for r in found) / 3600:.2f}",
         )
@@ -111,10 +111,10 @@ def markdown(s: Summary) -> str:
     lines = [
         f"# {_TITLE}",
         "",
-        f"{s.cases:,} comparisons of IDs with the reference, {s.seams:,} seam checks, **{s.differences} differences**.",
+        f"{s.cases:,} comparisons of IDs with the reference, {s.cuts:,} safe cuts, **{s.differences} differences**.",
         _what_ran(s),
         "",
-        _SEAM,
+        _CUT,
     ]
     for table in tables(s):
         lines += ["", f"## {table.title}", ""]
@@ -155,9 +155,9 @@ def page(s: Summary) -> str:
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f"<title>{_TITLE}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{_TITLE}</h1>",
-        f'<p class="{"ok" if good else "bad"}">{s.cases:,} comparisons of IDs with the reference, {s.seams:,} seam '
-        f"checks, <strong>{s.differences:,} differences</strong>: {verdict}.</p>",
-        f"<p>{escape(_what_ran(s))}</p>\n<p>{_SEAM}</p>",
+        f'<p class="{"ok" if good else "bad"}">{s.cases:,} comparisons of IDs with the reference, {s.cuts:,} safe '
+        f"cuts, <strong>{s.differences:,} differences</strong>: {verdict}.</p>",
+        f"<p>{escape(_what_ran(s))}</p>\n<p>{_CUT}</p>",
     ]
     for table in tables(s):
         parts.append(f"<h2>{table.title}</h2>")

@@ -6,11 +6,11 @@ import json
 import platform
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 
 from ...errors import DeltaError
 from ...reference import Reference
+from ..version import installed_fast
 from .cases import Difference
 from .controls import ControlResult
 from .tally import SERVED
@@ -29,7 +29,7 @@ class UnitRecord:
     battery: str
     unit: int
     cases: int
-    seams: int
+    cuts: int
     differences: int
     seconds: float
     variant: str = ""
@@ -65,7 +65,7 @@ class State:
         try:
             with (folder / "state.jsonl").open(encoding="utf-8") as file:
                 return str(json.loads(file.readline())["seed"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     @staticmethod
@@ -74,7 +74,7 @@ class State:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "state.jsonl"
         state = State(path, seed, Reference.version)
-        state.encoders = _versions()
+        state.encoders = installed_fast()
         if not path.exists():
             state._write(seed=seed, reference=state.reference, encoders=state.encoders)
             return state
@@ -90,13 +90,19 @@ class State:
 
     @staticmethod
     def load(folder: Path) -> State:
-        """The state of a folder as it is. A last line that a kill cut short is left out."""
-        lines = (folder / "state.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-        head = json.loads(lines[0])
-        state = State(folder / "state.jsonl", head["seed"], head["reference"])
+        """The state of a folder as it is. A last line that a kill cut short is left out. Raises StateError, OSError."""
+        path = folder / "state.jsonl"
+        try:
+            return State._read(path)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise StateError(f"{path} holds no campaign of this version; choose another --report") from error
+
+    @staticmethod
+    def _read(path: Path) -> State:
+        head, *rows = map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1])
+        state = State(path, head["seed"], head["reference"])
         state.encoders = head["encoders"]
-        for line in lines[1:]:
-            row = json.loads(line)
+        for row in rows:
             if "unit" in row:
                 state._take(UnitRecord(**row["unit"]))
             elif "control" in row:
@@ -110,6 +116,7 @@ class State:
         return state
 
     def add(self, records: list[UnitRecord], found: list[Difference]) -> None:
+        """Note finished units, and the differences found in them."""
         for record in records:
             self._take(record)
             self._write(unit=asdict(record))
@@ -118,10 +125,12 @@ class State:
             self._write(example=difference.lines())
 
     def add_control(self, result: ControlResult) -> None:
+        """Note what a control did."""
         self.controls.append(result)
         self._write(control=asdict(result))
 
     def add_refusals(self, result: Refusals) -> None:
+        """Note which tokenizers were refused."""
         self.refusals = result
         self._write(refusals=asdict(result))
 
@@ -141,16 +150,6 @@ class State:
             file.write(json.dumps(row) + "\n")
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in ("fastokens", "gigatoken"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the report: counts of one tokenizer, encoder with its version, reference version and battery."""
@@ -161,7 +160,7 @@ class Row:
     battery: str
     units: int
     cases: int
-    seams: int
+    cuts: int
     differences: int
     seconds: float
 
@@ -189,7 +188,7 @@ class Summary:
     encoders: dict[str, str]
     machine: str
     cases: int
-    seams: int
+    cuts: int
     differences: int
     seconds: float
     rows: list[Row]
@@ -213,11 +212,11 @@ def summarise(states: list[State]) -> Summary:
             if r.variant:
                 outcomes.setdefault((r.variant, encoder, state.reference), Counter())[r.outcome] += 1
             row = sums.setdefault((r.tokenizer, encoder, state.reference, r.battery), [0, 0, 0, 0, 0.0])
-            for i, value in enumerate((1, r.cases, r.seams, r.differences, r.seconds)):
+            for i, value in enumerate((1, r.cases, r.cuts, r.differences, r.seconds)):
                 row[i] += value
     rows = [
-        Row(*key, int(units), int(cases), int(seams), int(differences), round(seconds, 1))
-        for key, (units, cases, seams, differences, seconds) in sorted(sums.items())
+        Row(*key, int(units), int(cases), int(cuts), int(differences), round(seconds, 1))
+        for key, (units, cases, cuts, differences, seconds) in sorted(sums.items())
     ]
     variants = [
         Variant(*key, found.pop(SERVED, 0), dict(found.most_common())) for key, found in sorted(outcomes.items())
@@ -230,7 +229,7 @@ def summarise(states: list[State]) -> Summary:
         encoders={k: v for s in states for k, v in s.encoders.items()},
         machine=f"{platform.machine()}, Python {platform.python_version()}",
         cases=sum(r.cases for r in rows),
-        seams=sum(r.seams for r in rows),
+        cuts=sum(r.cuts for r in rows),
         differences=sum(r.differences for r in rows),
         seconds=round(sum(r.seconds for r in rows), 1),
         rows=rows,

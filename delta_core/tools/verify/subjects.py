@@ -75,8 +75,10 @@ def open_subject(
 def read_texts(path: Path) -> list[str]:
     """A user's file: a JSONL of sessions or messages gives one text a session, anything else is one text.
 
-    Raises OpenError for what is no UTF-8 or no JSONL, OSError.
+    Raises OpenError for what is not there, no UTF-8 or no JSONL; OSError.
     """
+    if not path.is_file():
+        raise OpenError(f"{path}: no such file")
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".jsonl":

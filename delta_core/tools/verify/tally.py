@@ -90,26 +90,28 @@ class Subject:
         ]
 
     def maker(self, seed: str) -> TextMaker:
+        """A maker of texts with the tokenizer's added tokens and classes."""
         contents = [t.content for t in self.frozen.sections.added_tokens]
         return TextMaker(random.Random(seed).randrange(1 << 62), contents, self.frozen.transitions.samples)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one unit did. cases: comparisons of IDs; seams: seam checks; failed: the calls of a difference.
+    """What one unit did. cases: comparisons of IDs; cuts: safe cuts checked; failed: the calls of a difference.
 
     subject: who gave the difference, where the unit asked a tokenizer of its own. variant, outcome: which tokenizer
     that was, and what became of it: SERVED, or why it was refused.
     """
 
     cases: int = 0
-    seams: int = 0
+    cuts: int = 0
     failed: list[list[Call]] | None = None
     subject: Subject | None = None
     variant: str = ""
     outcome: str = ""
 
     def fail(self, calls: Sequence[Call]) -> None:
+        """Note the calls of a difference; none where what is wrong is no ID."""
         self.failed = [*(self.failed or []), list(calls)]
 
 

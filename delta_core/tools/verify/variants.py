@@ -1,4 +1,4 @@
-"""Tokenizers with tokens added in all the ways that users do it: is what serves the tokenizer that is live?
+"""Tokenizers with tokens added in all the ways that users do it: whether what serves is the live tokenizer.
 
 Whatever is made by writing the live object out and reading it again, the reference's copy and every encoder, may be
 another tokenizer. Here each tokenizer is changed, frozen anew, and asked through every encoder that is certified for
@@ -50,6 +50,7 @@ class Workshop:
         return locate(self.name)[0]
 
     def parsed(self) -> dict[str, Any]:
+        """The tokenizer's state, to be changed."""
         result: dict[str, Any] = json.loads(self.base.to_str())
         return result
 
