@@ -77,6 +77,39 @@ def test_what_the_atoms_would_not_tell_is_refused_by_name(pattern: str, names: s
     assert "offset" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "reach", "need"),
+    [
+        ("ab", 2, 2),
+        ("a+b*", 2, 2),  # a run counts once, and b is asked after one a
+        ("a?b?c?", 3, 1),
+        (r"\p{N}{1,3}", 3, 3),
+        ("abc|d", 3, 3),
+        ("x?(?:abc|d)?", 4, 3),
+        ("a(?:bc)+d", 4, 4),
+        ("(?:ab?c){3}", 9, 7),
+        (r"\s+(?!\S)", 2, 2),
+    ],
+)
+def test_how_far_a_match_looks_is_known(pattern: str, reach: int, need: int) -> None:
+    atoms = atoms_of([pattern])
+    assert (atoms.reach, atoms.need, atoms.counts) == (reach, need, ())
+
+
+def test_the_longest_of_several_patterns_counts() -> None:
+    assert atoms_of(["ab", "abcd", "a"]).reach == 4
+
+
+def test_what_counts_further_than_short_strings_show_is_listed() -> None:
+    assert atoms_of([r"\s{512}(?!\S)|a{2,7}|b{9,}|c{1,3}"]).counts == ((r"\s", 512), ("a", 7), ("b", 9))
+
+
+@pytest.mark.parametrize("pattern", ["(?:ab){4}", "(?:a{5})+b", "a{5}b{6}", "(?:a{9}){2}"])
+def test_counting_that_no_derivation_could_show_is_refused(pattern: str) -> None:
+    with pytest.raises(UnsupportedPattern, match=r"repeated|repetitions"):
+        atoms_of([pattern])
+
+
 def test_deep_nesting_is_the_patterns_own_and_a_long_flat_pattern_does_not_recurse() -> None:
     assert atoms_in("(?:a|" * 50 + "b" + ")" * 50) == {"a", "b"}
     assert atoms_in("ab" * 20_000) == {"a", "b"}

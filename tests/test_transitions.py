@@ -109,12 +109,34 @@ def test_digit_groups_need_runs_and_get_them() -> None:
 
 
 def test_a_lookahead_over_runs_is_seen() -> None:
-    """`\\s+(?!\\S)` gives a space back when a word follows: the place inside the run depends on its end."""
+    r"""`\s+(?!\S)` gives a space back when a word follows: the place inside the run depends on its end."""
     t = derive(split_on(r"\s+(?!\S)|\s+|\S+"))
     space = next(i for i, s in enumerate(t.samples) if s[0] == "\t")
     assert (space, space) not in t.safe
     assert (1 - space, space) in t.safe
     assert (space, 1 - space) not in t.safe
+
+
+def test_a_pattern_that_counts_is_seen_to_its_end() -> None:
+    """No short string has ten of a letter in a row; a cut there would tear the piece."""
+    t = derive(split_on(r"a{10}b|."))
+    of = {samples[0]: i for i, samples in enumerate(t.samples)}
+    assert not {(of["a"], of["a"]), (of["a"], of["b"])} & set(t.safe)
+    assert {(of["b"], of["a"]), (of["b"], of["b"])} <= set(t.safe)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"abcdefg|.", "looks at 7 characters in a row"),
+        (r"a{2000}|.", "counts to 2000"),
+        ("|".join(f"a{{{n}}}" for n in range(4, 60)), "56 different lengths"),
+        ("abcdef|" + "|".join("ghijklmnop"), "a match of 6 characters"),
+    ],
+)
+def test_what_no_string_of_the_derivation_could_show_is_refused(pattern: str, why: str) -> None:
+    with pytest.raises(TransitionError, match=why):
+        derive(split_on(pattern))
 
 
 def test_a_pre_tokenizer_that_drops_text_is_refused() -> None:

@@ -10,7 +10,12 @@ part alone gives the left pieces, and the right part alone gives the right piece
    apostrophe, for instance);
 3. every sequence of up to `runs` runs with run lengths 1 to `run_length`, over the classes that differ beyond the
    letters of contractions: digit groups of three and runs of white space need the length, and the patterns look at
-   no more than that many runs.
+   no more than that many runs;
+4. where a pattern counts further than that, runs of every such length, one less and one more, once and twice, of
+   every class that is counted, among short ones of all classes.
+
+A pattern whose match looks at more characters in a row than the strings of layer 2 have is refused: nothing would
+show what it does with the last of them.
 """
 
 from __future__ import annotations
@@ -30,10 +35,15 @@ from tokenizers import Tokenizer
 from ...admission.sections import Json, patterns_of
 from ...admission.transitions import Derivation, Transitions
 from ...characters import PatternProbe
-from .pattern import atoms_of
+from .pattern import Atoms, atoms_of
 
 Masks = np.ndarray[Any, np.dtype[np.uint8]]
 Table = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+_SWAPPED = 4  # the length of the strings in which interchangeable classes are found
+_LONGEST_COUNT = 1024  # a pattern that counts further, or to more lengths, would take hours
+_MOST_LENGTHS = 64
 
 
 class TransitionError(ValueError):
@@ -148,15 +158,15 @@ class _Layers:
 
 
 def _interchangeable(masks: Masks, k: int) -> list[int]:
-    """Per class the first class it can be swapped with in all strings of length 4 without moving a boundary."""
-    cube = masks.reshape((k,) * 4)
+    """Per class the first class it can be swapped with in all strings of one length without moving a boundary."""
+    cube = masks.reshape((k,) * _SWAPPED)
     group = list(range(k))
     for a, b in itertools.combinations(range(k), 2):
         if group[a] != a or group[b] != b:
             continue
         order = list(range(k))
         order[a], order[b] = b, a
-        if np.array_equal(cube, cube[np.ix_(order, order, order, order)]):
+        if np.array_equal(cube, cube[np.ix_(*[order] * _SWAPPED)]):
             group[b] = a
     return group
 
@@ -192,6 +202,49 @@ def _runs_refute(
     return refuted, tried
 
 
+def _counted_lengths(atoms: Atoms) -> list[int]:
+    """The run lengths around which a pattern that counts may change its mind. Raises TransitionError."""
+    counts = {count for _, count in atoms.counts}
+    if max(counts, default=0) > _LONGEST_COUNT:
+        raise TransitionError(f"the pattern counts to {max(counts)}, further than {_LONGEST_COUNT}")
+    lengths = {near for count in counts for n in (count, 2 * count) for near in (n - 1, n, n + 1)}
+    if len(lengths) > _MOST_LENGTHS:
+        raise TransitionError(f"the pattern counts to {len(counts)} different lengths")
+    return sorted(lengths)
+
+
+def _counted_runs_refute(
+    section: Json, alphabet: str, counted: str, safe: set[tuple[str, str]], lengths: Sequence[int]
+) -> tuple[set[tuple[str, str]], int]:
+    """The transitions of `safe` that some sequence of up to three runs, one of them long, shows to be unsafe.
+
+    counted: the characters of the alphabet that the pattern counts. Also says how many strings were tried.
+    """
+    split = pre_tokenizer_from(section)
+
+    @lru_cache(maxsize=1 << 16)
+    def boundaries(text: str) -> int:
+        return _boundaries(split(text), len(text))
+
+    refuted: set[tuple[str, str]] = set()
+    tried = 0
+    for runs, long in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)):
+        for kinds in itertools.product(*(counted if i == long else alphabet for i in range(runs))):
+            if any(a == b for a, b in itertools.pairwise(kinds)):
+                continue
+            for repeats in itertools.product(*(lengths if i == long else (1, 2) for i in range(runs))):
+                text = "".join(c * n for c, n in zip(kinds, repeats, strict=True))
+                whole = _boundaries(split(text), len(text))
+                tried += 1
+                for cut in range(1, len(text)):
+                    pair = text[cut - 1], text[cut]
+                    if pair not in safe or pair in refuted:
+                        continue
+                    if whole != (boundaries(text[:cut]) | 1 << cut | boundaries(text[cut:]) << cut):
+                        refuted.add(pair)
+    return refuted, tried
+
+
 def derive(
     section: Json,
     *,
@@ -209,12 +262,21 @@ def derive(
     Cost: minutes; about 5 us per string and worker. Raises TransitionError, UnsupportedPattern.
     """
     began = time.perf_counter()
+    atoms = atoms_of(patterns_of(section))
+    if atoms.reach > reduced_length:
+        raise TransitionError(f"the pattern looks at {atoms.reach} characters in a row, strings have {reduced_length}")
+    lengths = _counted_lengths(atoms)
     tests, samples = classes_of(section)
     chosen = _choose(samples)
     k = len(chosen)
     first = "".join(characters[0] for _, characters in chosen)
     second = "".join(characters[-1] for _, characters in chosen)
     full_length = min(reduced_length, max(4, int(np.log(strings) / np.log(k))))
+    if full_length < atoms.reach and atoms.need > _SWAPPED:
+        raise TransitionError(
+            f"the pattern asks a test only of a match of {atoms.need} characters: over {k} classes nothing shows "
+            f"which classes are interchangeable"
+        )
     unsafe = np.zeros((k, k), bool)
     total = 0
     pool = ProcessPoolExecutor(workers) if workers > 1 else None
@@ -226,11 +288,11 @@ def derive(
             total += k**n
             log(f"all strings of length {n} over {k} classes: {int((~unsafe).sum())} transitions left")
         twins = _Layers(section, second, pool)
-        for n in range(1, 5):
+        for n in range(1, _SWAPPED + 1):
             if not np.array_equal(twins.grow(), layers.masks[n]):
                 raise TransitionError("two characters of one class behave differently")
             total += k**n
-        group = _interchangeable(layers.masks[4], k)
+        group = _interchangeable(layers.masks[_SWAPPED], k)
         representatives = [i for i in range(k) if group[i] == i]
         if full_length < reduced_length and len(representatives) < k:
             reduced = _Layers(section, "".join(first[i] for i in representatives), pool)
@@ -271,6 +333,14 @@ def derive(
         for b in range(k)
         if not unsafe[a, b] and (coarse_of[a], coarse_of[b]) not in refuted_coarse
     )
+    if lengths:
+        counting = sum(1 << tests.index(test) for test in {test for test, _ in atoms.counts})
+        counted = "".join(first[i] for i, (signature, _) in enumerate(chosen) if signature & counting)
+        left = {(first[a], first[b]) for a, b in pairs}
+        refuted_pairs, tried = _counted_runs_refute(section, first, counted, left, lengths)
+        total += tried
+        log(f"{tried} sequences with a run of up to {lengths[-1]}: {len(refuted_pairs)} transitions refuted")
+        pairs = tuple((a, b) for a, b in pairs if (first[a], first[b]) not in refuted_pairs)
     return Transitions(
         tests=tests,
         signatures=tuple(signature for signature, _ in chosen),
