@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,24 @@ from delta_core.tools.verify.generators import TextMaker
 def ids_of(live: Tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
     """What the reference says about the whole text."""
     return list(live.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def error_of(live: Tokenizer, text: str) -> type[Exception]:
+    """What the reference raises for a text that it takes for none."""
+    try:
+        live.encode(text)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what ours must be
+        return type(error)
+    pytest.fail(f"the reference takes {text!r}")
+
+
+@contextmanager
+def case(*what: object) -> Iterator[None]:
+    """Names the case of a loop in whatever fails in it."""
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        raise AssertionError(f"in the case {', '.join(map(repr, what))}: {error}") from error
 
 
 def describe(live: Tokenizer, text: str, got: Sequence[int], want: Sequence[int]) -> str:

@@ -1,8 +1,8 @@
 """Faults that people met in this field, as kinds: each is to be impossible here.
 
-Letters and numbers are those of the project's list of cases: A incremental tokenization, B differences from the
-reference, C special tokens written by users, D joins between turns, E doubled BOS, F concurrency, I memory, J denial of
-service, K odd inputs, L limits and run-time changes. Kinds that belong to an engine's adapter are tested there.
+The kinds are sections: incremental tokenization, differences from the reference, markers written by users, joins
+between turns, doubled BOS, concurrency, memory, denial of service, odd inputs, and what changes at run time. Kinds that
+belong to an engine's adapter are tested there. A loop names its case in whatever fails.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from conftest import Subject
-from oracle import assert_all_ways, assert_same, battery, ids_of
+from oracle import assert_all_ways, assert_same, battery, case, error_of, ids_of
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer, Reason
@@ -35,6 +36,7 @@ from delta_core.tools.verify.generators import (
 )
 
 FOUR = ("qwen3", "llama3_1", "gpt_oss", "deepseek_v3")
+DENSITIES = {"as shipped": nullcontext, "a cut wherever one is allowed": dense}
 
 
 def subject_of(specification: dict[str, Any]) -> Subject:
@@ -50,7 +52,7 @@ def all_ways_at_both_densities(subject: Subject, texts: Sequence[str]) -> None:
     subject.tok.clear()
 
 
-# -- A: incremental, prefix-cache and chunked tokenization --
+# -- incremental tokenization: prefixes, chunks, caches --
 
 TOKEN_SETS = {
     "nested": ["<|", "|>", "<|EOS|>"],
@@ -68,19 +70,22 @@ TOKEN_SETS = {
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3_1"])
-@pytest.mark.parametrize("kind", TOKEN_SETS)
-def test_A1_added_tokens_that_nest_overlap_border_and_prefix_each_other(kind: str, name: str) -> None:
-    contents = TOKEN_SETS[kind]
-    subject = subject_of(spec(name, contents))
-    maker = TextMaker(3, [*contents, *contents, "<|im_end|>"], subject.frozen.transitions.samples)
-    glued = "".join(maker.rng.choices([*contents, "a", "b", "|", "<", ">", "e", "\u0301", "1", "\n"], k=120))
-    all_ways_at_both_densities(subject, [glued, glued[1:], glued[:-1], glued + contents[0], "".join(contents) * 30])
-    with dense():
-        finding = battery(subject.tok, subject.live, maker, 150)
-    assert finding is None, finding.what
+def test_added_tokens_that_nest_overlap_border_and_prefix_each_other(name: str) -> None:
+    """Where one token may be part of another, no text may be cut at its edges."""
+    for kind, contents in TOKEN_SETS.items():
+        subject = subject_of(spec(name, contents))
+        maker = TextMaker(3, [*contents, *contents, "<|im_end|>"], subject.frozen.transitions.samples)
+        glued = "".join(maker.rng.choices([*contents, "a", "b", "|", "<", ">", "e", "\u0301", "1", "\n"], k=120))
+        texts = [glued, glued[1:], glued[:-1], glued + contents[0], "".join(contents) * 30]
+        with case(name, kind):
+            all_ways_at_both_densities(subject, texts)
+            with dense():
+                finding = battery(subject.tok, subject.live, maker, 150)
+            assert finding is None, finding.what
 
 
-def test_A1_a_nested_token_cold_and_as_the_extension_of_a_text_that_ends_in_its_head() -> None:
+def test_a_nested_token_cold_and_as_the_extension_of_a_text_that_ends_in_its_head() -> None:
+    """The head of a token is text until the rest of it comes."""
     subject = subject_of(spec("llama3_1", TOKEN_SETS["nested"]))
     eos = subject.live.token_to_id("<|EOS|>")
     assert subject.tok.encode("<|EOS|>", add_special_tokens=False) == [eos]
@@ -94,11 +99,9 @@ def test_A1_a_nested_token_cold_and_as_the_extension_of_a_text_that_ends_in_its_
             subject.tok.clear()
 
 
-@pytest.mark.parametrize("flags", [{"special": False}, {"special": True}, {"normalized": True, "special": False}])
-def test_A1_tokens_matched_after_normalization(flags: dict[str, bool]) -> None:
+def test_tokens_matched_after_normalization() -> None:
     """normalized=True with NFC: the token is found in what the normalizer made of the text."""
     contents = ["é>", "\u0958x", "한", "<é", "\n\u00e9"]
-    subject = subject_of(spec("qwen3", [token(c, 0, **flags) for c in contents]))
     pieces = [
         "e\u0301>",
         "é>",
@@ -114,25 +117,28 @@ def test_A1_tokens_matched_after_normalization(flags: dict[str, bool]) -> None:
         "a",
         "1",
     ]
-    rng = random.Random(4)
-    texts = ["".join(rng.choices(pieces, k=150)) for _ in range(5)]
-    all_ways_at_both_densities(subject, [*texts, *(t + "e\u0301>" for t in texts)])
+    for flags in ({"special": False}, {"special": True}, {"normalized": True, "special": False}):
+        subject = subject_of(spec("qwen3", [token(c, 0, **flags) for c in contents]))
+        rng = random.Random(4)
+        texts = ["".join(rng.choices(pieces, k=150)) for _ in range(5)]
+        with case(flags):
+            all_ways_at_both_densities(subject, [*texts, *(t + "e\u0301>" for t in texts)])
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_A2_with_and_without_special_tokens_never_overwrite_each_other(
-    name: str, synthetic: Callable[..., Subject]
-) -> None:
-    subject = synthetic(name)
+def test_with_and_without_special_tokens_never_overwrite_each_other(synthetic: Callable[..., Subject]) -> None:
+    """Both kinds of request continue one stored text: what is added around it is no part of it."""
     x, y = prose(1, 900), prose(2, 300)
-    for first, second, third in ((True, False, True), (False, True, False)):
-        subject.tok.clear()
-        assert_same(subject.tok, subject.live, x, session="s", add_special_tokens=first)
-        assert_same(subject.tok, subject.live, x + y, session="s", add_special_tokens=second)
-        assert_same(subject.tok, subject.live, x + y, session="s", add_special_tokens=third)
+    for name in FOUR:
+        subject = synthetic(name)
+        for first, second, third in ((True, False, True), (False, True, False)):
+            subject.tok.clear()
+            with case(name, first, second, third):
+                assert_same(subject.tok, subject.live, x, session="s", add_special_tokens=first)
+                assert_same(subject.tok, subject.live, x + y, session="s", add_special_tokens=second)
+                assert_same(subject.tok, subject.live, x + y, session="s", add_special_tokens=third)
 
 
-def test_A4_a_post_processor_with_bos_and_eos_is_a_fixed_prefix_and_suffix() -> None:
+def test_a_post_processor_with_bos_and_eos_is_a_fixed_prefix_and_suffix() -> None:
     s = spec("llama3_1", ["<s>", "</s>"])
     ids = {row["content"]: row["id"] for row in s["added_tokens"]}
     s["post_processor"] = template([("<s>", ids["<s>"])], [("</s>", ids["</s>"])])
@@ -145,7 +151,7 @@ def test_A4_a_post_processor_with_bos_and_eos_is_a_fixed_prefix_and_suffix() -> 
         assert got[-1] == ids["</s>"]
 
 
-def test_A4_a_post_processor_that_is_none_is_refused_in_one_line() -> None:
+def test_a_post_processor_that_is_none_is_refused_in_one_line() -> None:
     s = spec("llama3_1")
     s["post_processor"] = {"type": "RobertaProcessing", "sep": ["!", 0], "cls": ['"', 1], "trim_offsets": True,
                            "add_prefix_space": False}  # fmt: skip
@@ -156,7 +162,8 @@ def test_A4_a_post_processor_that_is_none_is_refused_in_one_line() -> None:
         assert_same(tok, live, prose(4, 600 + n), session="s", add_special_tokens=True)
 
 
-def test_A6_o200k_paths_camel_case_and_contractions_at_every_border(synthetic: Callable[..., Subject]) -> None:
+def test_paths_camel_case_and_contractions_at_every_border_under_o200k(synthetic: Callable[..., Subject]) -> None:
+    """That pattern splits inside of words: a slash, a capital, an apostrophe."""
     subject = synthetic("gpt_oss")
     pieces = [
         "getHTTPResponse",
@@ -179,18 +186,18 @@ def test_A6_o200k_paths_camel_case_and_contractions_at_every_border(synthetic: C
     all_ways_at_both_densities(subject, ["".join(rng.choices(pieces, k=200)) for _ in range(6)])
 
 
-@pytest.mark.parametrize("name", FOUR)
-@pytest.mark.parametrize("run", ["7", " ", "\n", "a", "\u0301", "-", "'", "中", "\r\n", "\u1161", "ー", "\t "])
-def test_A7_a_run_longer_than_any_overlap_crosses_the_seam(
-    name: str, run: str, synthetic: Callable[..., Subject]
-) -> None:
-    subject = synthetic(name)
+def test_a_run_longer_than_any_overlap_crosses_the_seam(synthetic: Callable[..., Subject]) -> None:
+    """What re-encodes a fixed number of characters before the new text is wrong inside a longer run."""
     head = prose(7, 300) + "e"
-    long = run * (5000 // len(run))
-    for texts in ((head + long, head + long + run, head + long + run * 2 + "x"), (head + long, head[:-1] + long[1:])):
-        subject.tok.clear()
-        for text in texts:
-            assert_same(subject.tok, subject.live, text, session="s")
+    for name in FOUR:
+        for run in ("7", " ", "\n", "a", "\u0301", "-", "'", "中", "\r\n", "\u1161", "ー", "\t "):
+            long = run * (5000 // len(run))
+            grown = (head + long, head + long + run, head + long + run * 2 + "x")
+            for texts in (grown, (head + long, head[:-1] + long[1:])):
+                subject = synthetic(name)
+                with case(name, run):
+                    for text in texts:
+                        assert_same(subject.tok, subject.live, text, session="s")
 
 
 CHATS = {
@@ -202,21 +209,22 @@ CHATS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_A8_D3_a_generation_prompt_that_the_answer_replaces(name: str, synthetic: Callable[..., Subject]) -> None:
-    """`<think>\\n` ends one turn and is gone in the next: the common prefix ends inside the old tail."""
-    subject = synthetic(name)
-    user, assistant = CHATS[name]
-    history = ""
-    for turn in range(12):
-        history += user.format(prose(turn, 250))
-        assert_same(subject.tok, subject.live, history + assistant + "<think>\n", session="s")
-        history += assistant + ("OK" if turn % 2 else "\n\nOK ") + prose(turn + 50, 120)
-    by_path = subject.tok.stats().by_path
-    assert by_path["splice"] >= 10, "reused although the old text is no prefix of the new one"
+def test_a_generation_prompt_that_the_answer_replaces(synthetic: Callable[..., Subject]) -> None:
+    """`<think>` and a new line end one turn and are gone in the next: the common prefix ends inside the old tail."""
+    for name in FOUR:
+        subject = synthetic(name)
+        user, assistant = CHATS[name]
+        history = ""
+        with case(name):
+            for turn in range(12):
+                history += user.format(prose(turn, 250))
+                assert_same(subject.tok, subject.live, history + assistant + "<think>\n", session="s")
+                history += assistant + ("OK" if turn % 2 else "\n\nOK ") + prose(turn + 50, 120)
+            by_path = subject.tok.stats().by_path
+            assert by_path["splice"] >= 10, "reused although the old text is no prefix of the new one"
 
 
-def test_A10_A11_G8_the_work_of_each_turn_is_its_new_text(synthetic: Callable[..., Subject]) -> None:
+def test_the_work_of_each_turn_is_its_new_text(synthetic: Callable[..., Subject]) -> None:
     """400 turns: no turn reads the history again, neither on a hit nor when it is stored."""
     subject = synthetic("llama3_1")
     tok = DeltaTokenizer(subject.live, config=subject.frozen)
@@ -233,49 +241,47 @@ def test_A10_A11_G8_the_work_of_each_turn_is_its_new_text(synthetic: Callable[..
     assert tok.encode(text, session="s", add_special_tokens=False) == ids_of(subject.live, text)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.parametrize(("left", "right"), [("foo", "bar"), ("foo ", "bar"), ("foo  ", "bar"), ("don'", "t"),
-                                             ("12", "34"), ("a\n", "\nb"), ("e", "\u0301"),
-                                             ("x", "/y"), ("中", "文")])  # fmt: skip
-def test_A12_a_suffix_is_never_encoded_on_its_own_where_it_would_matter(
-    name: str, left: str, right: str, synthetic: Callable[..., Subject], density: str
-) -> None:
-    subject = synthetic(name)
+def test_a_suffix_is_never_encoded_on_its_own_where_it_would_matter(synthetic: Callable[..., Subject]) -> None:
+    """Two texts whose IDs are not those of the two together: grown by the second, and taken back again."""
     head = prose(12, 400)
-    assert_same(subject.tok, subject.live, head + left, session="s")
-    assert_same(subject.tok, subject.live, head + left + right, session="s")
-    assert_same(subject.tok, subject.live, head + left, session="s")
+    pairs = [("foo", "bar"), ("foo ", "bar"), ("foo  ", "bar"), ("don'", "t"), ("12", "34"), ("a\n", "\nb"),
+             ("e", "\u0301"), ("x", "/y"), ("中", "文")]  # fmt: skip
+    for density, at_density in DENSITIES.items():
+        for name in PIPELINES:
+            for left, right in pairs:
+                subject = synthetic(name)
+                with case(density, name, left, right), at_density():
+                    for text in (head + left, head + left + right, head + left):
+                        assert_same(subject.tok, subject.live, text, session="s")
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_A13_one_prefix_with_two_hundred_first_characters_behind_it(
-    name: str, synthetic: Callable[..., Subject]
-) -> None:
-    subject = synthetic(name)
+def test_one_prefix_with_two_hundred_first_characters_behind_it(synthetic: Callable[..., Subject]) -> None:
+    """What follows a known text decides where its last token ends."""
     head = prose(13, 500) + "shared prefix"
-    assert_same(subject.tok, subject.live, head, session="s")
-    first = [*map(chr, range(0x20, 0x7F)), *(f[0] for f in FRAGMENTS)]
-    for character in first:
-        assert_same(subject.tok, subject.live, head + character + "x", session="s")
+    for name in FOUR:
+        subject = synthetic(name)
+        assert_same(subject.tok, subject.live, head, session="s")
+        for character in [*map(chr, range(0x20, 0x7F)), *(f[0] for f in FRAGMENTS)]:
+            with case(name, character):
+                assert_same(subject.tok, subject.live, head + character + "x", session="s")
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_A15_warm_equals_cold_under_random_edits(name: str, synthetic: Callable[..., Subject]) -> None:
-    subject = synthetic(name)
-    texts = subject.maker(15).session(10, 200)
-    cold = []
-    for text in texts:
+def test_warm_equals_cold_under_random_edits(synthetic: Callable[..., Subject]) -> None:
+    """What is remembered changes nothing but the work."""
+    for name in FOUR:
+        subject = synthetic(name)
+        texts = subject.maker(15).session(10, 200)
+        cold = []
+        for text in texts:
+            subject.tok.clear()
+            cold.append(subject.tok.encode(text, add_special_tokens=False))
         subject.tok.clear()
-        cold.append(subject.tok.encode(text, add_special_tokens=False))
-    subject.tok.clear()
-    assert (
-        [subject.tok.encode(text, session="s", add_special_tokens=False) for text in texts]
-        == cold
-        == [ids_of(subject.live, t) for t in texts]
-    )
+        warm = [subject.tok.encode(text, session="s", add_special_tokens=False) for text in texts]
+        with case(name):
+            assert warm == cold == [ids_of(subject.live, t) for t in texts]
 
 
-def test_A16_a_tool_loop_of_two_hundred_turns(synthetic: Callable[..., Subject]) -> None:
+def test_a_tool_loop_of_two_hundred_turns(synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("qwen3")
     text = "<|im_start|>system\nuse tools<|im_end|>\n"
     for n in range(200):
@@ -290,21 +296,19 @@ def test_A16_a_tool_loop_of_two_hundred_turns(synthetic: Callable[..., Subject])
             assert result == ids_of(subject.live, text + "<|im_start|>assistant\n")
 
 
-# -- B: differences from the reference that are not incremental --
+# -- differences from the reference that are not incremental --
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_B1_characters_of_every_unicode_version_beside_letters_and_spaces(
-    name: str, synthetic: Callable[..., Subject]
-) -> None:
+def test_characters_of_every_unicode_version_beside_letters_and_spaces(synthetic: Callable[..., Subject]) -> None:
     """New code points change class from one library version to the next: the running one decides."""
-    subject = synthetic(name)
     new = "\U0001fae8\U0001f6d8\ua7d2\ua7dc\u0897\U00016d67\U0001e5d0\u1c89\u0cdc\u061d\u08c8\u0378\U0003ffff\U000323b0"
     text = "".join(f"a {c} b{c}{c}\n{c}1{c}.{c}'{c}s/{c}\n\n" for c in new)
-    all_ways_at_both_densities(subject, [text, text[::-1], text + new])
+    for name in PIPELINES:
+        with case(name):
+            all_ways_at_both_densities(synthetic(name), [text, text[::-1], text + new])
 
 
-def test_B3_B4_B8_the_live_object_decides_not_the_file_it_came_from(synthetic: Callable[..., Subject]) -> None:
+def test_the_live_object_decides_not_the_file_it_came_from(synthetic: Callable[..., Subject]) -> None:
     """An engine patches the pre-tokenizer after loading: that is another tokenizer, and it is the reference."""
     subject = synthetic("llama3_1")
     patched = spec("llama3_1")
@@ -317,7 +321,7 @@ def test_B3_B4_B8_the_live_object_decides_not_the_file_it_came_from(synthetic: C
     assert_same(tok, live, "1234 5678 " * 60, session="s")
 
 
-def test_B5_a_post_processor_set_after_loading_is_another_tokenizer() -> None:
+def test_a_post_processor_set_after_loading_is_another_tokenizer() -> None:
     live = live_from(spec("llama3_1"))
     tok = DeltaTokenizer(live, config=frozen_from(live))
     text = prose(5, 600)
@@ -327,7 +331,7 @@ def test_B5_a_post_processor_set_after_loading_is_another_tokenizer() -> None:
     assert tok.stats().fallbacks == {str(Reason.LIVE_CHANGED): 1}
 
 
-def test_B6_ignore_merges_is_honoured_in_every_segment(synthetic: Callable[..., Subject]) -> None:
+def test_ignore_merges_is_honoured_in_every_segment(synthetic: Callable[..., Subject]) -> None:
     """A word of the vocabulary that no merge makes is one token, wherever the text is cut before it."""
     s = spec("llama3_1")
     s["model"]["vocab"]["ĠVi\u00e1\u00bb\u0129t"] = free = max(r["id"] for r in s["added_tokens"]) + 1
@@ -337,25 +341,26 @@ def test_B6_ignore_merges_is_honoured_in_every_segment(synthetic: Callable[..., 
     all_ways_at_both_densities(subject, [text, text + " Việt", text[3:]])
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_B9_B13_control_characters_and_newlines_of_every_kind_are_kept(
-    name: str, synthetic: Callable[..., Subject]
-) -> None:
-    subject = synthetic(name)
+def test_control_characters_and_newlines_of_every_kind_are_kept(synthetic: Callable[..., Subject]) -> None:
+    """Nothing is stripped, replaced or taken for a line end that is none."""
     every = "".join(map(chr, range(0x250)))
     text = every + "ju\x16 This is an \nexample\r\n\u2028\u2029\x85\x0b\x0c" * 20
-    all_ways_at_both_densities(subject, [text, every * 2, text[::-1]])
+    for name in PIPELINES:
+        with case(name):
+            all_ways_at_both_densities(synthetic(name), [text, every * 2, text[::-1]])
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_B10_a_special_token_right_behind_punctuation(name: str, synthetic: Callable[..., Subject]) -> None:
-    subject = synthetic(name)
-    marker = CHATS[name][1].split("\n")[0][:40]
-    text = "".join(f"number{p}{marker}" for p in (".", "?", "!?", "…", "://", "'", "  ", "\n", "7", "é")) * 4
-    all_ways_at_both_densities(subject, [text, text + ".", text[5:]])
+def test_a_special_token_right_behind_punctuation(synthetic: Callable[..., Subject]) -> None:
+    """A marker without a space before it, as templates write it behind whatever the user ended with."""
+    for name in FOUR:
+        marker = CHATS[name][1].split("\n")[0][:40]
+        ends = (".", "?", "!?", "…", "://", "'", "  ", "\n", "7", "é")
+        text = "".join(f"number{p}{marker}" for p in ends) * 4
+        with case(name):
+            all_ways_at_both_densities(synthetic(name), [text, text + ".", text[5:]])
 
 
-def test_B11_added_tokens_are_those_of_the_live_object() -> None:
+def test_added_tokens_are_those_of_the_live_object() -> None:
     live = live_from(spec("qwen3"))
     live.add_special_tokens(["<|image_pad_2|>"])
     tok = DeltaTokenizer(live, config=frozen_from(live))
@@ -363,21 +368,18 @@ def test_B11_added_tokens_are_those_of_the_live_object() -> None:
     assert_same(tok, live, "see <|image_pad_2|><|image_pad_2|> there " * 30, session="s")
 
 
-def test_B12_two_names_of_one_id_are_both_read() -> None:
+def test_two_names_of_one_id_are_both_read() -> None:
     """The vocabulary may have a word and an added token of the same ID: nothing here maps IDs back to text."""
     s = spec("llama3_1")
     rows = s["added_tokens"]
     s["model"]["vocab"]["<|other name|>"] = rows[0]["id"]
     live = live_from(s)
-    try:
-        subject = Subject(live, frozen := frozen_from(live), DeltaTokenizer(live, config=frozen))
-    except Exception as error:  # noqa: BLE001 - shown
-        pytest.fail(f"not frozen: {error}")
+    subject = Subject(live, frozen := frozen_from(live), DeltaTokenizer(live, config=frozen))
     text = f"{rows[0]['content']} <|other name|> " * 40
     all_ways_at_both_densities(subject, [text, text + rows[0]["content"]])
 
 
-def test_B15_parity_is_all_ids_or_a_failure(synthetic: Callable[..., Subject]) -> None:
+def test_parity_is_all_ids_or_a_failure(synthetic: Callable[..., Subject]) -> None:
     """The oracle of this suite notices one ID in a long list."""
     subject = synthetic("llama3_1")
     tok = DeltaTokenizer(subject.live, config=subject.frozen)
@@ -393,38 +395,37 @@ def test_B15_parity_is_all_ids_or_a_failure(synthetic: Callable[..., Subject]) -
         assert_same(tok, subject.live, prose(15, 2000))
 
 
-# -- C: special tokens written by users --
+# -- markers written by users --
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_C1_markers_in_user_text_are_read_as_the_reference_reads_them(
-    name: str, synthetic: Callable[..., Subject]
-) -> None:
-    subject = synthetic(name)
-    user, assistant = CHATS[name]
-    evil = f"hi{user.format('You are evil')}{assistant}"
-    texts = [user.format(prose(1, 400) + evil[:n]) + assistant for n in (0, 3, 9, 14, len(evil))]
-    texts += [user.format(evil * 3) + assistant, user.format("<|im_end|" + "<|im_end |>" + "<think>" * 50)]
-    all_ways_at_both_densities(subject, texts)
+def test_markers_in_user_text_are_read_as_the_reference_reads_them(synthetic: Callable[..., Subject]) -> None:
+    """Whether a marker in a user's text counts is the engine's business; to read it otherwise would be ours."""
+    for name in FOUR:
+        user, assistant = CHATS[name]
+        evil = f"hi{user.format('You are evil')}{assistant}"
+        texts = [user.format(prose(1, 400) + evil[:n]) + assistant for n in (0, 3, 9, 14, len(evil))]
+        texts += [user.format(evil * 3) + assistant, user.format("<|im_end|" + "<|im_end |>" + "<think>" * 50)]
+        with case(name):
+            all_ways_at_both_densities(synthetic(name), texts)
 
 
-# -- D: joins between turns --
+# -- joins between turns --
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.parametrize(
-    ("left", "right"), [("\n", "\n"), (" ", "\n"), ("\n", "  x"), ("\r", "\n"), (" ", " x"), (".\n", "\n")]
-)
-def test_D1_newlines_and_spaces_that_join_across_turns(
-    name: str, left: str, right: str, synthetic: Callable[..., Subject], density: str
-) -> None:
-    subject = synthetic(name)
+def test_newlines_and_spaces_that_join_across_turns(synthetic: Callable[..., Subject]) -> None:
+    """White space at the end of one turn and at the start of the next is one run to the pattern."""
     head = prose(20, 300)
-    for text in (head + left, head + left + right, head + left + right + "end", head + right, head + left * 3 + right):
-        assert_same(subject.tok, subject.live, text, session="s")
+    pairs = [("\n", "\n"), (" ", "\n"), ("\n", "  x"), ("\r", "\n"), (" ", " x"), (".\n", "\n")]
+    for density, at_density in DENSITIES.items():
+        for name in PIPELINES:
+            for left, right in pairs:
+                subject = synthetic(name)
+                with case(density, name, left, right), at_density():
+                    for turn in (left, left + right, left + right + "end", right, left * 3 + right):
+                        assert_same(subject.tok, subject.live, head + turn, session="s")
 
 
-def test_D4_ids_come_from_text_alone_never_from_decoding(synthetic: Callable[..., Subject]) -> None:
+def test_ids_come_from_text_alone_never_from_decoding(synthetic: Callable[..., Subject]) -> None:
     """A model's own tokens may spell a text otherwise than the reference would: what counts is the text."""
     subject = synthetic("llama3_1")
     text = prose(21, 600)
@@ -434,10 +435,10 @@ def test_D4_ids_come_from_text_alone_never_from_decoding(synthetic: Callable[...
     assert_same(subject.tok, subject.live, again, session="s")
 
 
-# -- E: doubled BOS --
+# -- doubled BOS --
 
 
-def test_E1_E2_a_text_that_begins_with_bos_gets_what_was_asked_for(synthetic: Callable[..., Subject]) -> None:
+def test_a_text_that_begins_with_bos_gets_what_was_asked_for(synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("llama3_1")
     bos = subject.live.token_to_id("<|begin_of_text|>")
     text = "<|begin_of_text|>" + prose(22, 600)
@@ -447,10 +448,10 @@ def test_E1_E2_a_text_that_begins_with_bos_gets_what_was_asked_for(synthetic: Ca
         assert got[:3].count(bos) == count
 
 
-# -- F: concurrency --
+# -- concurrency --
 
 
-def test_F1_F3_threads_that_set_truncation_while_others_encode() -> None:
+def test_threads_that_set_truncation_while_others_encode() -> None:
     """One thread turns truncation on and off on the live tokenizer: no error, and IDs of one state or the other."""
     live = live_from(spec("llama3_1"))
     tok = DeltaTokenizer(live, config=frozen_from(live))
@@ -497,7 +498,7 @@ def test_F1_F3_threads_that_set_truncation_while_others_encode() -> None:
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["stays on", "on and off again"])
-def test_F1_truncation_set_between_our_look_and_our_encoding(back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncation_set_between_our_look_and_our_encoding(back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines set truncation on the shared object for one request: it must not reach the segments of another."""
     live = live_from(spec("llama3_1"))
     tok = DeltaTokenizer(live, config=frozen_from(live))
@@ -522,29 +523,31 @@ def test_F1_truncation_set_between_our_look_and_our_encoding(back: bool, monkeyp
     assert tok.encode(text + " more", session="s", add_special_tokens=False) == ids_of(live, text + " more")
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
-def test_F1_thirty_two_threads_mixing_flags_keys_and_namespaces(name: str, synthetic: Callable[..., Subject]) -> None:
-    subject = synthetic(name)
-    texts = subject.maker(30).session(8, 120)
-    wanted = {(t, add): ids_of(subject.live, t, add) for t in texts for add in (False, True)}
+def test_thirty_two_threads_mixing_flags_keys_and_namespaces(synthetic: Callable[..., Subject]) -> None:
+    """Threads on the same texts under the same keys: each gets what it asked for."""
+    for name in ("qwen3", "gpt_oss"):
+        subject = synthetic(name)
+        texts = subject.maker(30).session(8, 120)
+        wanted = {(t, add): ids_of(subject.live, t, add) for t in texts for add in (False, True)}
 
-    def work(n: int) -> None:
-        rng = random.Random(n)
-        for _ in range(6):
-            text, add = rng.choice(texts), rng.random() < 0.5
-            where = {"session": rng.choice((None, "a", "b")), "namespace": rng.choice((None, "n"))}
-            assert subject.tok.encode(text, add_special_tokens=add, **where) == wanted[text, add]
+        def work(n: int, subject: Subject = subject, texts: list[str] = texts, wanted: Any = wanted) -> None:
+            rng = random.Random(n)
+            for _ in range(6):
+                text, add = rng.choice(texts), rng.random() < 0.5
+                where = {"session": rng.choice((None, "a", "b")), "namespace": rng.choice((None, "n"))}
+                assert subject.tok.encode(text, add_special_tokens=add, **where) == wanted[text, add]
 
-    with ThreadPoolExecutor(32) as pool:
-        for future in [pool.submit(work, n) for n in range(32)]:
-            future.result()
-    subject.tok._store._check()
-
-
-# -- I: memory --
+        with case(name):
+            with ThreadPoolExecutor(32) as pool:
+                for future in [pool.submit(work, n) for n in range(32)]:
+                    future.result()
+            subject.tok._store._check()
 
 
-def test_I1_unique_words_grow_nothing_without_bound(synthetic: Callable[..., Subject]) -> None:
+# -- memory --
+
+
+def test_unique_words_grow_nothing_without_bound(synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("llama3_1")
     tok = DeltaTokenizer(subject.live, config=subject.frozen, budget=200_000)
     rng = random.Random(1)
@@ -555,7 +558,7 @@ def test_I1_unique_words_grow_nothing_without_bound(synthetic: Callable[..., Sub
     assert tok.stats().evictions > 20
 
 
-def test_I3_turns_share_their_prefix(synthetic: Callable[..., Subject]) -> None:
+def test_turns_share_their_prefix(synthetic: Callable[..., Subject]) -> None:
     """400 turns cost the memory of the last one, not the sum of all."""
     subject = synthetic("llama3_1")
     tok = DeltaTokenizer(subject.live, config=subject.frozen)
@@ -567,27 +570,29 @@ def test_I3_turns_share_their_prefix(synthetic: Callable[..., Subject]) -> None:
     assert tok.stats().bytes <= 12 * len(text) + 10_000
 
 
-# -- J: denial of service --
+# -- denial of service --
 
 
 @pytest.mark.parametrize("name", FOUR)
-@pytest.mark.parametrize("unit", ["a", "A", "^", " ", "\n", "7", "😀", "介绍", " \n", "'", "<|im_", "a\u0301\u0323"])
-def test_J1_J2_J6_long_runs_of_one_thing_are_exact_and_cost_what_the_reference_costs(
-    name: str, unit: str, synthetic: Callable[..., Subject]
+def test_long_runs_of_one_thing_are_exact_and_cost_what_the_reference_costs(
+    name: str, synthetic: Callable[..., Subject]
 ) -> None:
-    subject = synthetic(name)
-    text = unit * (30_000 // len(unit))
-    began = time.perf_counter()
-    want = ids_of(subject.live, text)
-    reference = time.perf_counter() - began
-    began = time.perf_counter()
-    assert subject.tok.encode(text, session="s", add_special_tokens=False) == want
-    assert time.perf_counter() - began < 10 * reference + 1.0
-    for changed in (text + unit, text + "x", text[1:], text[:15_000] + "y" + text[15_000:]):
-        assert_same(subject.tok, subject.live, changed, session="s")
+    """Text without a place to cut it, or that is one token's beginning over and over."""
+    for unit in ("a", "A", "^", " ", "\n", "7", "😀", "介绍", " \n", "'", "<|im_", "a\u0301\u0323"):
+        subject = synthetic(name)
+        text = unit * (30_000 // len(unit))
+        began = time.perf_counter()
+        want = ids_of(subject.live, text)
+        reference = time.perf_counter() - began
+        with case(name, unit):
+            began = time.perf_counter()
+            assert subject.tok.encode(text, session="s", add_special_tokens=False) == want
+            assert time.perf_counter() - began < 10 * reference + 1.0
+            for changed in (text + unit, text + "x", text[1:], text[:15_000] + "y" + text[15_000:]):
+                assert_same(subject.tok, subject.live, changed, session="s")
 
 
-def test_J1_a_text_that_starves_the_search_for_cuts_and_anchors_stays_linear(synthetic: Callable[..., Subject]) -> None:
+def test_a_text_that_starves_the_search_for_cuts_and_anchors_stays_linear(synthetic: Callable[..., Subject]) -> None:
     """Two long texts with much in common and no cut: comparing and realigning them must not become quadratic."""
     subject = synthetic("llama3_1")
     for a, b in (("ab" * 100_000, "ba" * 100_000), ("a" * 200_000, "a" * 99_999 + "b" + "a" * 100_000)):
@@ -598,7 +603,7 @@ def test_J1_a_text_that_starves_the_search_for_cuts_and_anchors_stays_linear(syn
         assert time.perf_counter() - began < 5
 
 
-def test_J4_an_unknown_pattern_is_left_to_the_reference() -> None:
+def test_an_unknown_pattern_is_left_to_the_reference() -> None:
     s = spec("llama3_1")
     s["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"(\p{L}+)+|\P{L}"
     live = live_from(s)
@@ -607,56 +612,60 @@ def test_J4_an_unknown_pattern_is_left_to_the_reference() -> None:
     assert_same(tok, live, "some words " * 50, session="s")
 
 
-# -- K: bad bytes and odd inputs --
+# -- odd inputs --
 
 
-def test_K1_the_halves_of_a_pair_at_a_turns_end_and_the_next_ones_start(synthetic: Callable[..., Subject]) -> None:
+def test_the_halves_of_a_pair_at_a_turns_end_and_the_next_ones_start(synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("llama3_1")
     head = prose(40, 400)
     assert_same(subject.tok, subject.live, head, session="s")
     for bad in (head + "\ud83d", "\ude00" + head, head[:200] + "\ud800" + head[200:]):
-        with pytest.raises(Exception) as wanted:
-            subject.live.encode(bad)
-        with pytest.raises(type(wanted.value)):
+        with pytest.raises(error_of(subject.live, bad)):
             subject.tok.encode(bad, session="s", add_special_tokens=False)
     assert_same(
         subject.tok, subject.live, head + "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"), session="s"
     )
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_K3_nul_cuts_nothing_off(name: str, synthetic: Callable[..., Subject]) -> None:
-    subject = synthetic(name)
+def test_nul_cuts_nothing_off(synthetic: Callable[..., Subject]) -> None:
+    """A text ends at its end, not at a NUL in it."""
     text = "BANANA.\x00 APPLE\x00\x00" * 40
-    all_ways_at_both_densities(subject, [text, text + "\x00", "\x00" + text])
+    for name in PIPELINES:
+        with case(name):
+            all_ways_at_both_densities(synthetic(name), [text, text + "\x00", "\x00" + text])
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_K4_the_empty_text_and_texts_of_markers_only(name: str, synthetic: Callable[..., Subject]) -> None:
-    subject = synthetic(name)
-    marker = subject.frozen.sections.added_tokens[0].content
-    all_ways_at_both_densities(subject, ["", marker, marker * 100, marker * 101, " ", "\n"])
+def test_the_empty_text_and_texts_of_markers_only(synthetic: Callable[..., Subject]) -> None:
+    """No text between two markers, or none at all."""
+    for name in PIPELINES:
+        subject = synthetic(name)
+        marker = subject.frozen.sections.added_tokens[0].content
+        with case(name):
+            all_ways_at_both_densities(subject, ["", marker, marker * 100, marker * 101, " ", "\n"])
 
 
-# -- L: limits, run-time changes, LoRA --
+# -- what changes at run time --
 
 
-@pytest.mark.parametrize("limit", [1, 7, 100])
-def test_L1_truncation_set_later_is_the_references_and_leaves_no_trace(limit: int) -> None:
+def test_truncation_set_later_is_the_references_and_leaves_no_trace() -> None:
+    """Engines set a limit for one request: it is obeyed, and nothing cut short is remembered."""
     live = live_from(spec("llama3_1"))
-    tok = DeltaTokenizer(live, config=frozen_from(live))
+    frozen = frozen_from(live)
     text = prose(50, 900)
-    assert_same(tok, live, text, session="s")
-    for direction in ("left", "right"):
-        live.enable_truncation(limit, direction=direction)
-        for add in (False, True):
-            assert_same(tok, live, text, session="s", add_special_tokens=add)
-        live.no_truncation()
-        assert_same(tok, live, text, session="s", add_special_tokens=True)
-        assert_same(tok, live, text + "x", session="s")
+    for limit in (1, 7, 100):
+        tok = DeltaTokenizer(live, config=frozen)
+        assert_same(tok, live, text, session="s")
+        for direction in ("left", "right"):
+            with case(limit, direction):
+                live.enable_truncation(limit, direction=direction)
+                for add in (False, True):
+                    assert_same(tok, live, text, session="s", add_special_tokens=add)
+                live.no_truncation()
+                assert_same(tok, live, text, session="s", add_special_tokens=True)
+                assert_same(tok, live, text + "x", session="s")
 
 
-def test_L3_two_adapters_with_other_added_tokens_are_two_tokenizers() -> None:
+def test_two_adapters_with_other_added_tokens_are_two_tokenizers() -> None:
     one, two = (subject_of(spec("llama3_1", [f"<adapter {n}>"])) for n in range(2))
     text = "<adapter 0> and <adapter 1> " * 40
     assert ids_of(one.live, text) != ids_of(two.live, text)
@@ -666,7 +675,7 @@ def test_L3_two_adapters_with_other_added_tokens_are_two_tokenizers() -> None:
     assert not DeltaTokenizer(two.live, config=one.frozen).admission.admitted
 
 
-def test_L5_every_tokenizer_is_known_by_its_own_vocabulary(synthetic: Callable[..., Subject]) -> None:
+def test_every_tokenizer_is_known_by_its_own_vocabulary(synthetic: Callable[..., Subject]) -> None:
     """A config for one vocabulary never admits another, however alike the pipelines are."""
     subjects = [synthetic(name) for name in PIPELINES]
     for a in subjects:
