@@ -1,1 +1,1 @@
-"""The scheduling testbed: open-loop arrivals against front ends of several designs, and a simulation of more cores."""
+"""The scheduling testbed: requests come when they are due; front ends that tokenize answer them on an event loop."""

@@ -1,22 +1,19 @@
-"""The front ends under test. Each answers on one event loop; where texts are encoded, and in which order, differs."""
+"""The front ends under test. Each answers on one event loop; where texts are encoded differs."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from delta_core import DeltaTokenizer
-from delta_core.admission.frozen import load_frozen
-from delta_core.encoders import FastokensEncoder
-from delta_core.pool import Encoded, Request, Stretch, WorkerPool, encode_stretch, thread_pool
-from delta_core.pool.processes import Setup, process_pool
-from delta_core.tokenizer import _COST, segment_for
+from delta_core.pool import cores
 
 from .load import Arrival
+
+STOCK, FAST, ON_LOOP = "reference", "fastokens", "delta, on the loop"
 
 
 class Design:
@@ -45,145 +42,59 @@ class OnLoop(Design):
 
 
 class Delta(Design):
-    """A DeltaTokenizer with a pool of its own.
+    """A DeltaTokenizer. threads: of its pool; 0: everything on the loop."""
 
-    inline: characters encoded on the loop; None leaves the tokenizer's own bound. serial: all of it on the loop.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        tok: DeltaTokenizer,
-        live: Tokenizer,
-        pool: Any,
-        *,
-        inline: int | None = None,
-        serial: bool = False,
-    ) -> None:
-        super().__init__(name, live)
+    def __init__(self, live: Tokenizer, tok: DeltaTokenizer, threads: int) -> None:
+        shipped = threads == (tok._encoder.threads or cores())
+        name = f"delta, {threads} thread{'s' if threads > 1 else ''}" if threads else ON_LOOP
+        super().__init__(name + (", as shipped" if shipped else ""), live)
         self.tok = tok
-        self._serial = serial
-        self._pool = tok._pool = pool
-        if inline is not None:
-            tok._inline = inline
+        self._off_loop = threads > 0
+        if threads:
+            tok._encoder.threads = threads  # the pool asks when it is made
+        tok.prepare()
 
     async def encode(self, arrival: Arrival, text: str) -> Any:
-        if self._serial:
-            return self.tok.encode(text, session=arrival.session)
-        return await self.tok.encode_async(text, session=arrival.session)
+        if self._off_loop:
+            return await self.tok.encode_async(text, session=arrival.session, add_special_tokens=False)
+        return self.tok.encode(text, session=arrival.session, add_special_tokens=False)
 
     def close(self) -> None:
-        self._pool.close()
-
-
-class Lanes:
-    """Several pools that look like one: `pick` says which takes a request."""
-
-    def __init__(self, pools: Sequence[WorkerPool], pick: Callable[[Sequence[Stretch], bytes | None], int]) -> None:
-        self._pools = pools
-        self._pick = pick
-        self.most_chunks = 1
-
-    def submit(self, stretches: Sequence[Stretch], key: bytes | None = None) -> Request:
-        return self._pools[self._pick(stretches, key) % len(self._pools)].submit(stretches, key)
-
-    def close(self) -> None:
-        for pool in self._pools:
-            pool.close()
-
-
-class Whole(Lanes):
-    """One pool that gets every text in one piece."""
-
-    def __init__(self, pool: WorkerPool) -> None:
-        super().__init__([pool], lambda stretches, key: 0)
-
-
-SHORT = 16_384  # characters; what goes to the short lane
+        if self.tok._pool is not None:
+            self.tok._pool.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What designs are made of. path: a tokenizer.json. encoder: for all of ours. workers: threads or processes."""
+    """What designs are made of. path: a tokenizer.json. encoder: of all of ours. threads: pool sizes to try."""
 
     path: str
     encoder: str
-    workers: int
+    threads: tuple[int, ...]
 
-    def live(self) -> Tokenizer:
+    def makers(self) -> list[Callable[[], Design]]:
+        """All designs, each made when it is called: what is idle keeps no threads and no memory."""
+        ours = [lambda n=n: self.delta(n) for n in (0, *self.threads)]
+        return [self.stock, self.fastokens, *ours]
+
+    def _live(self) -> Tokenizer:
         return Tokenizer.from_file(self.path)
 
-    def tokenizer(self) -> tuple[DeltaTokenizer, Tokenizer]:
-        live = self.live()
+    def stock(self) -> Design:
+        live = self._live()
+        return OnLoop(STOCK, live, lambda text: live.encode(text, add_special_tokens=False).ids)
+
+    def fastokens(self) -> Design:
+        import fastokens
+
+        live = self._live()
+        fast = fastokens.Tokenizer.from_json_str(live.to_str())
+        return OnLoop(FAST, live, lambda text: fast.encode(text, add_special_tokens=False).ids)
+
+    def delta(self, threads: int) -> Design:
+        """Raises ValueError for a tokenizer that is not admitted, or an encoder that may not serve it."""
+        live = self._live()
         tok = DeltaTokenizer(live, encoder=self.encoder)
-        if not tok.admission.admitted:
-            raise ValueError(f"{self.path} is not admitted")
-        tok.prepare()
-        return tok, live
-
-    def threads(self, tok: DeltaTokenizer, workers: int, aging: float = 1.0) -> WorkerPool:
-        rules, encode, name = tok._rules, tok._encoder.encode_flat, tok._encoder.name
-        segment = segment_for(name)
-
-        def one(stretch: Stretch) -> Encoded:
-            return encode_stretch(rules, encode, stretch, segment)
-
-        return thread_pool(one, _COST[name], workers=workers, aging=aging)
-
-    def processes(self, tok: DeltaTokenizer, live: Tokenizer) -> WorkerPool:
-        name = tok.admission.encoder
-        setup = Setup(live.to_str(), load_frozen(tok.admission.config or ""), name, segment_for(name))
-        pool = process_pool(setup, _COST[name], workers=self.workers)
-        if not pool.wait_ready(60.0):
-            raise RuntimeError("the worker processes did not start")
-        return pool
-
-    def make(self, name: str) -> Design:
-        """One of NAMES. Starts its workers."""
-        if name == "reference":
-            live = self.live()
-            return OnLoop(name, live, lambda text: live.encode(text, add_special_tokens=False).ids)
-        if name == "fastokens":
-            live = self.live()
-            fast = FastokensEncoder(live.to_str())
-            return OnLoop(name, live, lambda text: fast.encode_segments([text])[0])
-        tok, live = self.tokenizer()
-        n = self.workers
-        if name == "delta as shipped":
-            return Delta(name, tok, live, tok._workers())
-        if name == "delta serial":
-            return Delta(name, tok, live, self.threads(tok, 1), serial=True)
-        if name == "delta threads":
-            return Delta(name, tok, live, self.threads(tok, n))
-        if name == "delta processes":
-            return Delta(name, tok, live, self.processes(tok, live))
-        if name == "whole documents":
-            return Delta(name, tok, live, Whole(self.threads(tok, n)))
-        pools: dict[str, Callable[[], Any]] = {
-            "queue: per-worker FIFO": lambda: Lanes(
-                [self.threads(tok, 1, 0.0) for _ in range(n)], lambda _, key: zlib.crc32(key or b"")
-            ),
-            "queue: two lanes": lambda: Lanes(
-                [self.threads(tok, max(1, n // 2), 0.0), self.threads(tok, max(1, n - n // 2), 0.0)],
-                lambda stretches, _: sum(s.end - s.start for s in stretches) > SHORT,
-            ),
-            "queue: shared FIFO": lambda: Whole(self.threads(tok, n, 0.0)),
-            "queue: shared SJF": lambda: Whole(self.threads(tok, n, 1.0)),
-            "queue: chunked FIFO": lambda: self.threads(tok, n, 0.0),
-            "queue: chunked SJF": lambda: self.threads(tok, n, 1.0),
-        }
-        # Here every text goes through the queue, the shortest, too: that is what tells the orders apart.
-        return Delta(name, tok, live, pools[name](), inline=-1)
-
-
-OURS = ("delta as shipped", "delta serial", "delta threads", "delta processes")
-FRONT_ENDS = ("reference", "fastokens", *OURS)
-QUEUES = (
-    "queue: per-worker FIFO",
-    "queue: two lanes",
-    "queue: shared FIFO",
-    "queue: shared SJF",
-    "queue: chunked FIFO",
-    "queue: chunked SJF",
-)
-NAMES = (*FRONT_ENDS, "whole documents", *QUEUES)
+        if not tok.admission.admitted or tok.admission.encoder != self.encoder:
+            raise ValueError(f"{self.path}: {tok.describe()}")
+        return Delta(live, tok, threads)

@@ -7,7 +7,7 @@ import gc
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..measure import p99, packed
@@ -20,13 +20,11 @@ _BEAT = 0.001  # seconds between two looks at whether the loop stands still
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Latencies of one kind of request, in ms. quantiles: 0, 1, .. 100%."""
+    """Latencies of one kind of request, in ms."""
 
     requests: int
     median_ms: float
     p99_ms: float
-    max_ms: float
-    quantiles: list[float] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,6 @@ class Run:
     unfinished: int
     kinds: dict[str, Kind]
     stall_ms: float
-    stall_p99_ms: float
     idle_stall_ms: float
     checked: int
     wrong: int
@@ -135,13 +132,12 @@ async def _drive(
     return Run(
         design.name, scenario, rate, seconds, kept_up, len(unfinished),
         {kind: _summary(sorted(values)) for kind, values in sorted(kinds.items())},
-        late[-1], p99(late), idle, len(answers), wrong,
+        late[-1], idle, len(answers), wrong,
     )  # fmt: skip
 
 
 def _summary(ordered: Sequence[float]) -> Kind:
-    quantiles = [ordered[min(len(ordered) - 1, len(ordered) * q // 100)] for q in range(101)]
-    return Kind(len(ordered), quantiles[50], p99(ordered), ordered[-1], [round(q, 3) for q in quantiles])
+    return Kind(len(ordered), ordered[len(ordered) // 2], p99(ordered))
 
 
 def highest_rate(

@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from delta_core.tools.demo.session import load
-from delta_core.tools.demo.templates import render
 
 from ..texts import transcript
 
 STATELESS_SHARE = 0.023  # requests that belong to no session
 APPEND = 1300  # characters of a turn
+STATELESS = 32_000  # characters of a request without a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +54,6 @@ class Fleet:
             transcript("mixed", family, corpus, 10_000),
         )
 
-    @staticmethod
-    def replayed(paths: Sequence[Path], family: str, base: int, corpus: int) -> Fleet:
-        """Transcripts from files (see delta_core.tools.demo.session.load), those that are long enough."""
-        texts = [render(family, messages, add_generation_prompt=False) for path in paths for messages in load(path)]
-        long = [text for text in texts if len(text) >= base + APPEND]
-        if not long:
-            raise ValueError(f"no session in the files has {base + APPEND:,} characters")
-        return Fleet(base, long, transcript("mixed", family, corpus, 10_000))
-
     def warming(self) -> Iterator[Arrival]:
         """One request a session, to have it remembered."""
         for number, source in enumerate(self.sources):
@@ -85,13 +73,8 @@ class Burst:
     characters: int
 
 
-def schedule(
-    fleet: Fleet, rate: float, seconds: float, seed: int, *, stateless: int = 32_000, bursts: Sequence[Burst] = ()
-) -> list[Arrival]:
-    """Poisson arrivals at `rate` a second, appends but for STATELESS_SHARE, and bursts between them.
-
-    stateless: characters of a request without a session.
-    """
+def schedule(fleet: Fleet, rate: float, seconds: float, seed: int, *, bursts: Sequence[Burst] = ()) -> list[Arrival]:
+    """Poisson arrivals at `rate` a second, appends but for STATELESS_SHARE, and bursts between them."""
     # A design keeps what it was given: in no other scenario may the same texts come again.
     rng = random.Random(f"{seed} {rate} {[burst.kind for burst in bursts]}")
     ends = [fleet.base] * len(fleet.sources)
@@ -99,7 +82,7 @@ def schedule(
     at = rng.expovariate(rate)
     while at < seconds:
         if rng.random() < STATELESS_SHARE:
-            arrivals.append(_elsewhere(rng, fleet, at, "stateless", stateless))
+            arrivals.append(_elsewhere(rng, fleet, at, "stateless", STATELESS))
         else:
             number = rng.randrange(len(ends))
             ends[number] += APPEND

@@ -79,7 +79,7 @@ def test_a_wrong_id_is_counted_in_every_call() -> None:
     right, wrong = run_all(
         [(SCENE, Clocked("a", lambda _: 1)), (SCENE, Clocked("b", lambda _: 1, wrong=True))], codes, rounds=4, seconds=9
     )
-    assert right.wrong == 0 and wrong.wrong == 5, "the warm-up is compared, too"
+    assert (right.wrong, wrong.wrong) == (0, 5), "the warm-up is compared, too"
 
 
 def test_all_contestants_get_the_same_cases_and_no_string_that_another_has_touched() -> None:
