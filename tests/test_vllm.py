@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import Subject
 
-from delta_core.admission.frozen import Frozen
+from delta_core import DeltaTokenizer
 from delta_core.context import Key
 from delta_core.options import Options
 from delta_core.tools.verify.generators import prose
@@ -167,22 +167,16 @@ def served(synthetic: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch) -
 
     def make(name: str = "llama3_1", policy: str = "content") -> tuple[Renderer, PromptTokenizer, Subject]:
         subject = synthetic(name)
-        _admit_only(subject.frozen, monkeypatch)
         copy = type(subject.live).from_str(subject.live.to_str())
         renderer = Renderer(transformers.PreTrainedTokenizerFast(tokenizer_object=copy))
         options = Options(policy=policy, encoder="reference")
+        delta = DeltaTokenizer(renderer.live, policy=policy, encoder="reference", config=subject.frozen)
+        monkeypatch.setattr(Options, "tokenizer", lambda _options, _live: delta)
         tokenizer = PromptTokenizer(renderer, Renderer.stock, options)
         assert tokenizer.delta.admission.admitted, tokenizer.delta.admission
         return renderer, tokenizer, subject
 
     return make
-
-
-def _admit_only(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
-    import delta_core.tokenizer as module
-
-    real = module.admit
-    monkeypatch.setattr(module, "admit", lambda reference, configs: real(reference, [frozen]))
 
 
 def own(renderer: Renderer, text: str, params: Params) -> list[int]:
