@@ -54,10 +54,9 @@ def _start(manager: Any) -> Adapter | None:
     options = Options.from_environment()
     delta = options.tokenizer(manager.tokenizer)
     admitted = delta.admission.admitted
-    # Further HTTP workers have no logging set up, or half of it, and would not show what is no warning.
-    shows = logging.getLogger().handlers and log.isEnabledFor(logging.INFO)
-    shown = logging.INFO if admitted and shows else logging.WARNING
-    log.log(shown, "Delta Tokenizer: %s", delta.describe())
+    # Further HTTP workers have no logging set up, or half of it: they show nothing below a warning.
+    shown = logging.getLogger().handlers and log.isEnabledFor(logging.INFO)
+    log.log(logging.INFO if admitted and shown else logging.WARNING, "Delta Tokenizer: %s", delta.describe())
     if getattr(manager, "enable_metrics", False):
         _export(delta)
     adapter = Adapter(manager.tokenizer, delta, options)
