@@ -48,10 +48,9 @@ def oldest(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def campaign(session: nox.Session) -> None:
     """A slice of the exactness campaign with a fresh seed; arguments after -- go to `delta verify` instead."""
-    # The seed is told before anything runs, so that whoever reads the log finds a difference again. A report goes on
-    # where it was left, with its own seed; so each slice has one of its own.
+    # `delta verify` tells its seed before anything else, so that who reads the log finds a difference again. A report
+    # goes on where it was left, with its own seed; so each slice has one of its own.
     seed = secrets.token_hex(4)
-    session.log(f"seed {seed}")
     arguments = session.posargs or [*CAMPAIGN, "--seed", seed, "--report", f"build/verify/{seed}"]
     session.run(sys.executable, "-m", "delta_core.tools.cli", "verify", *arguments)
 
