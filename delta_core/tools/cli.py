@@ -19,7 +19,7 @@ COMMANDS = {
     "demo": ("delta_core.tools.demo.command", "run an agent session turn by turn against the reference"),
     "fetch": ("delta_core.tools.fetch", "bring real tokenizer files and check their digests"),
     "doctor": ("delta_core.tools.doctor", "say whether a tokenizer is admitted, section by section"),
-    "freeze": ("delta_core.tools.freezing.command", "make a config for a tokenizer of your own"),
+    "freeze": ("delta_core.tools.freeze", "make a config for a tokenizer of your own"),
     "tables": ("delta_core.tools.freezing.tables", "list the pre-tokenizers that are known, or derive another one"),
     "certify": ("delta_core.tools.certify.command", "certify a fast encoder against the installed reference"),
     "verify": (

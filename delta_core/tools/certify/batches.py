@@ -97,7 +97,7 @@ def code_points(sample: bool) -> Numbers:
 
 
 def joiner_of(frozen: Frozen) -> str:
-    """What keeps joined probes apart: an added token, between which the reference handles each stretch on its own."""
+    """What keeps joined probes apart: an added token, for what stands on its two sides is encoded on its own."""
     contents = [t.content for t in frozen.sections.added_tokens if not (t.lstrip or t.rstrip or t.single_word)]
     return next((c for c in contents if not any(c != o and (c in o or o in c) for o in contents)), "\n\n")
 

@@ -73,7 +73,7 @@ def _of_regex() -> Table | None:
 
 
 def _runs(tables: Sequence[Table]) -> list[range]:
-    """Stretches of neighbours over which the tables disagree in the same way."""
+    """Ranges of neighbours over which the tables disagree in the same way."""
     codes = np.concatenate([np.arange(r.start, r.stop) for r in _PLANES])
     apart = np.zeros(len(codes), bool)
     for table in tables[1:]:
@@ -91,8 +91,8 @@ def _runs(tables: Sequence[Table]) -> list[range]:
 class Repertoire:
     """Characters by what is known of them.
 
-    disputed: stretches that the reference's engine and the tables of this machine take for different things.
-    newer: stretches that came, or changed, between Unicode 3.2 and the running Python's.
+    disputed: ranges that the reference's engine and the tables of this machine take for different things.
+    newer: ranges that came, or changed, between Unicode 3.2 and the running Python's.
     empty: first code points of rows of 16 with an unassigned one, near assigned ones: the next version's characters.
     alphabets: by category, by the script that the name begins with: characters that have been the same since 3.2.
     folded: by ASCII letter, everything that folds to it.
@@ -208,8 +208,8 @@ class Strings:
         code = rng.randrange(0x110000)
         return "\ufffd" if 0xD800 <= code < 0xE000 else chr(code)
 
-    def _of(self, stretch: range) -> str:
-        return chr(self.rng.choice((stretch[0], stretch[-1], self.rng.choice(stretch))))
+    def _of(self, span: range) -> str:
+        return chr(self.rng.choice((span[0], span[-1], self.rng.choice(span))))
 
     def around(self, suspects: str) -> str:
         """Suspects between runs, or at the start or end of a line."""
@@ -240,9 +240,9 @@ class Strings:
         return "".join(f"{before}{character}{after}{between}" for character in row)
 
     def placed(self, most: int) -> list[str]:
-        """Up to so many suspects, one of a stretch, each in dozens of places."""
-        stretches = [*self.known.disputed, *(range(edge, edge + 1) for edge in self.edges)]
-        chosen = [self._of(stretch) for stretch in self.rng.sample(stretches, min(most, len(stretches)))]
+        """Up to so many suspects, one of a range, each in dozens of places."""
+        spans = [*self.known.disputed, *(range(edge, edge + 1) for edge in self.edges)]
+        chosen = [self._of(span) for span in self.rng.sample(spans, min(most, len(spans)))]
         return ["".join(self.around(character) for _ in range(_PLACES)) for character in chosen]
 
     def text(self) -> str:

@@ -116,6 +116,6 @@ class Tally:
 
 
 def reference_ids(subject: Subject, texts: Sequence[str], add_special_tokens: bool = False) -> list[list[int]]:
-    """The oracle: the live tokenizer on whole texts."""
+    """What the live tokenizer gives for whole texts: right by definition."""
     encodings = subject.live.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
     return [e.ids for e in encodings]

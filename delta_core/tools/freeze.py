@@ -6,14 +6,14 @@ import argparse
 import hashlib
 from pathlib import Path
 
-from ...admission.frozen import Frozen, load_all, user_folder
-from ...encoders import FAST, EncoderUnavailable
-from ...reference import Reference
-from ..certify.certify import certify
-from ..certify.truth import Truth
-from ..console import positive, tell
-from ..opening import open_tokenizer
-from .freeze import freeze
+from ..admission.frozen import Frozen, load_all, user_folder
+from ..encoders import FAST, EncoderUnavailable
+from ..reference import Reference
+from .certify.certify import certify
+from .certify.truth import Truth
+from .console import positive, tell
+from .freezing.freeze import freeze
+from .opening import open_tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
