@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from tokenizers import Tokenizer
 from delta_core import DeltaTokenizer
 from delta_core.admission.frozen import Frozen
 from delta_core.metrics import Counters
-from delta_core.tools.fetch import cached, fetch
+from delta_core.tools.fetch import NAMES, cached, fetch
 from delta_core.tools.verify.dense import dense
 from delta_core.tools.verify.generators import (
     NASTY_TOKENS,
@@ -34,12 +36,18 @@ settings.register_profile("default", derandomize=True, **_COMMON)
 settings.register_profile("slow", print_blob=True, **_COMMON)
 
 
+STARTED = time.monotonic()
 PATIENCE = 60.0  # seconds that a test waits for something; only what is broken needs them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="also run the long campaigns")
     parser.addoption("--run-network", action="store_true", help="also run tests that ask a package registry")
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if getattr(config.option, "dist", "no") == "load":  # what -n asks for; see `_one_worker_a_vocabulary`
+        config.option.dist = "loadgroup"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,6 +63,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in set(deselected)]
+    _one_worker_a_vocabulary(items)
+
+
+def _one_worker_a_vocabulary(items: list[pytest.Item]) -> None:
+    """A real tokenizer takes seconds to load: the tests of one go to one worker."""
+    for item in items:
+        if "real_tokenizer" in getattr(item, "fixturenames", ()):
+            callspec = getattr(item, "callspec", None)
+            asked = [value for value in callspec.params.values() if value in NAMES] if callspec else []
+            item.add_marker(pytest.mark.xdist_group(asked[-1] if asked else "qwen3"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long the run took, and why tests were skipped: a line for each reason."""
+    skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()))
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in spent)
+    terminalreporter.write_line(f"took {time.monotonic() - STARTED:.0f} s, {cpu:.0f} s of CPU time")
 
 
 def _must_fetch() -> bool:
@@ -113,7 +141,7 @@ def _anew(tok: DeltaTokenizer) -> None:
 
 @pytest.fixture(scope="session")
 def synthetic() -> Callable[..., Subject]:
-    """synthetic(name, nasty=False): a small trained tokenizer with the pipeline of a config. Shared; don't mutate."""
+    """A small trained tokenizer with the pipeline of a config: `synthetic(name, nasty=False)`. Shared; don't mutate."""
     made: dict[tuple[str, bool], Subject] = {}
 
     def get(name: str, nasty: bool = False) -> Subject:
@@ -129,7 +157,7 @@ def synthetic() -> Callable[..., Subject]:
 
 @pytest.fixture(scope="session")
 def real_tokenizer() -> Callable[[str], Subject]:
-    """real_tokenizer(name): a model's own tokenizer, from the cache; fetched with DELTA_TEST_FETCH=1."""
+    """A model's own tokenizer, from the cache: `real_tokenizer(name)`. Fetched with DELTA_TEST_FETCH=1."""
     made: dict[str, Subject] = {}
 
     def get(name: str) -> Subject:
