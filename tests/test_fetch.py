@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
@@ -23,19 +22,10 @@ from pathlib import Path
 import pytest
 
 from delta_core.admission.frozen import bundled_folder, load_path
+from delta_core.tools import catalogue, cli
 from delta_core.tools import fetch as fetch_module
-from delta_core.tools.fetch import (
-    NAMES,
-    Entry,
-    FetchError,
-    FileForm,
-    HubFile,
-    Package,
-    cached,
-    fetch,
-    gpt2_compact,
-    replace_added_tokens,
-)
+from delta_core.tools.catalogue import Entry, FileForm, HubFile, Package, gpt2_compact, replace_added_tokens
+from delta_core.tools.fetch import NAMES, FetchError, cached, fetch
 
 GOOD = b'{"version": "1.0"}'
 OTHER = b'{"version": "1.1"}'
@@ -106,7 +96,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Callable[[Entry], None]:
     def use(only: Entry) -> None:
-        monkeypatch.setattr(fetch_module, "_TABLE", (only,))
+        monkeypatch.setattr(fetch_module, "TABLE", (only,))
         monkeypatch.setattr(fetch_module, "NAMES", (only.name,))
 
     return use
@@ -125,7 +115,7 @@ def test_table_has_the_names_and_is_well_formed() -> None:
     }  # fmt: skip
     assert wanted <= set(NAMES)
     assert len(set(NAMES)) == len(NAMES)
-    for known in fetch_module._TABLE:
+    for known in fetch_module.TABLE:
         for digest in [form.sha256 for form in known.forms] + [package.sha256 for package in known.packages]:
             assert len(digest) == 64
             assert set(digest) <= set("0123456789abcdef")
@@ -279,7 +269,7 @@ def test_llama3_1_takes_its_added_tokens_from_the_frozen_config(monkeypatch: pyt
     monkeypatch.setenv("DELTA_CONFIGS", "/nowhere")  # the bundled config, whatever the user has
     section = load_path(bundled_folder() / "llama3_1.json").added_tokens_section()
     assert len(section) == 256
-    assert json.loads(fetch_module._llama3_1(b'{"added_tokens": []}')) == {"added_tokens": section}
+    assert json.loads(catalogue._llama3_1(b'{"added_tokens": []}')) == {"added_tokens": section}
 
 
 def test_replace_added_tokens_keeps_all_else() -> None:
@@ -570,9 +560,7 @@ def test_error_names_every_source(table: Use, clients: Clients) -> None:
 
 
 def command(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    fetch_module.add_arguments(parser)
-    return fetch_module.run(parser.parse_args(arguments))
+    return cli.main(["fetch", *arguments])
 
 
 def test_command_prints_the_path(table: Use, clients: Clients, capsys: pytest.CaptureFixture[str]) -> None:
