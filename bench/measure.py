@@ -2,8 +2,9 @@
 
 A *case* is one call with what was sent before it, a *scene* some cases of one kind, a *contestant* whoever answers.
 In every round each contestant brings up its state untimed, then makes one timed call; the order changes from round to
-round. The first round warms up and is thrown away. A contestant that has used up its share of the time sits out, so
-that a scene has a price; each result says how many calls it is of.
+round. In a tight loop the call follows at once, with everything still in the processor's caches; in server mode other
+work comes between, as on a server. The first round warms up and is thrown away. A contestant that has used up its share
+of the time sits out, so that a scene has a price; each result says how many calls it is of.
 
 Nothing here needs more than the standard library: workers in other environments import it.
 """
@@ -60,6 +61,19 @@ def timed(call: Callable[[], Any]) -> Timed:
     return Timed(ids, end - start, time.process_time() - cpu)
 
 
+TIGHT, SERVER = "tight loop", "server mode"
+_TOUCHED = bytearray(8 << 20)
+_LINE = 64  # bytes that a processor's cache takes in at once
+_NEXT = bytes((n + 1) % 256 for n in range(256))
+_OTHERS = {"messages": [{"role": "user", "content": f"Message {n} of another client. " * 30} for n in range(64)]}
+
+
+def other_work() -> None:
+    """What lies between two turns of a conversation on a server: another request's JSON, and 8 MB read and written."""
+    json.loads(json.dumps(_OTHERS))
+    _TOUCHED[::_LINE] = _TOUCHED[::_LINE].translate(_NEXT)
+
+
 class Contestant:
     """Whoever turns texts into IDs. exact: part of this project, so that a difference is a failure of the run."""
 
@@ -75,6 +89,10 @@ class Contestant:
         """The IDs of case.text, as this contestant gives them to its caller."""
         raise NotImplementedError
 
+    def interrupt(self) -> None:
+        """Other work in the process that encodes; not timed."""
+        other_work()
+
     def time(self, case: Case) -> Timed:
         return timed(partial(self.encode, case))
 
@@ -84,7 +102,7 @@ class Scene:
     """Cases of one kind.
 
     name: what happens in it. tokenizer, kind: by name. chars: of the text before. new_chars: of the new text.
-    stored: how many other sessions are held. cases: one a round, over and over.
+    stored: how many other sessions are held. cases: one a round, over and over. mode: TIGHT or SERVER.
     """
 
     name: str
@@ -94,6 +112,10 @@ class Scene:
     new_chars: int
     cases: Sequence[Case] = field(repr=False)
     stored: int = 0
+    mode: str = TIGHT
+
+    def in_both_modes(self) -> list[Scene]:
+        return [replace(self, mode=mode) for mode in (TIGHT, SERVER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +131,7 @@ class Result:
     chars: int
     new_chars: int
     stored: int
+    mode: str
     row: str
     tokens: int
     calls: int
@@ -121,7 +144,7 @@ class Result:
     cpu_s: float
 
 
-class _Answers:
+class Answers:
     """The reference's IDs by text, as bytes: each text is encoded once."""
 
     def __init__(self, reference: Callable[[str], Sequence[int]]) -> None:
@@ -139,20 +162,22 @@ def packed(ids: Any) -> bytes:
     return array("q", ids if isinstance(ids, list | tuple | array) else ids.tolist()).tobytes()
 
 
-class _Cell:
+class Cell:
     """One contestant in one scene, and what was measured of it."""
 
     def __init__(self, scene: Scene, contestant: Contestant) -> None:
         self.scene, self.contestant = scene, contestant
         self.walls: list[float] = []
-        self.cpu = 0.0
+        self.cpus: list[float] = []
         self.wrong = 0
         self.tokens = 0
         self.spent = 0.0  # preparation included
 
-    def call(self, case: Case, answers: _Answers, *, count: bool = True) -> None:
+    def call(self, case: Case, answers: Answers, *, count: bool = True) -> None:
         start = time.perf_counter()
         self.contestant.prepare(case)
+        if self.scene.mode == SERVER:
+            self.contestant.interrupt()
         # A string of its own, as a request brings one: encoding a string leaves its UTF-8 form in it for the next one.
         done = self.contestant.time(replace(case, text=case.text[:1] + case.text[1:]))
         spent = time.perf_counter() - start
@@ -161,14 +186,15 @@ class _Cell:
         self.wrong += packed(done.ids) != want
         if count:
             self.walls.append(done.wall)
-            self.cpu += done.cpu
+            self.cpus.append(done.cpu)
             self.spent += spent
 
     def result(self) -> Result:
         s, ms = self.scene, sorted(w * 1e3 for w in self.walls)
         return Result(
-            s.name, s.tokenizer, s.kind, s.chars, s.new_chars, s.stored, self.contestant.name, self.tokens, len(ms),
-            self.wrong, self.contestant.exact, statistics.median(ms), p99(ms), ms[0], sum(self.walls), self.cpu,
+            s.name, s.tokenizer, s.kind, s.chars, s.new_chars, s.stored, s.mode, self.contestant.name, self.tokens,
+            len(ms), self.wrong, self.contestant.exact, statistics.median(ms), p99(ms), ms[0], sum(self.walls),
+            sum(self.cpus),
         )  # fmt: skip
 
 
@@ -185,8 +211,8 @@ def run(
     seconds: float,
 ) -> list[Result]:
     """Measure all pairs interleaved with each other. seconds: what one pair may cost in all, preparations included."""
-    answers, rng = _Answers(reference), random.Random(0)
-    cells = [_Cell(scene, contestant) for scene, contestant in pairs]
+    answers, rng = Answers(reference), random.Random(0)
+    cells = [Cell(scene, contestant) for scene, contestant in pairs]
     for cell in cells:
         cell.call(cell.scene.cases[0], answers, count=False)
     enabled = gc.isenabled()
@@ -208,9 +234,9 @@ def run(
 def replay(scene: Scene, contestants: Sequence[Contestant], reference: Callable[[str], Sequence[int]]) -> list[Result]:
     """Measure all cases of a scene once, in order: a whole conversation. Turn by turn interleaved, nobody sits out."""
     rng = random.Random(0)
-    cells = [_Cell(scene, contestant) for contestant in contestants]
+    cells = [Cell(scene, contestant) for contestant in contestants]
     for case in scene.cases:
-        answers = _Answers(reference)  # of this turn only: a conversation's texts add up
+        answers = Answers(reference)  # of this turn only: a conversation's texts add up
         for cell in rng.sample(cells, len(cells)):
             cell.call(case, answers)
     return [cell.result() for cell in cells]

@@ -210,6 +210,9 @@ class Remote(Contestant):
     def prepare(self, case: Case) -> None:
         self._worker.ask("prepare", self.name, case)
 
+    def interrupt(self) -> None:
+        self._worker.ask("interrupt", self.name)
+
     def time(self, case: Case) -> Timed:
         ids, wall, cpu = self._worker.ask("time", self.name, case)
         return Timed(array("q", ids), wall, cpu)
@@ -278,6 +281,8 @@ def serve() -> None:
                 answer = list(contestants), notes
             elif request == "prepare":
                 contestants[arguments[0]].prepare(arguments[1])
+            elif request == "interrupt":
+                contestants[arguments[0]].interrupt()
             else:
                 done = contestants[arguments[0]].time(arguments[1])
                 answer = packed(done.ids), done.wall, done.cpu

@@ -300,10 +300,10 @@ def cold(b: Bench, *, fresh: bool) -> None:
     ]
     sizes = [n for n in b.plan.sizes if n >= b.plan.size] if fresh else [max(b.plan.size, 100_000)]
     points = list(itertools.product(b.plan.kinds if fresh else (MAIN,), sizes))
-    for scene in b.scenes(_unseen(b, "cold text, warm object", *point) for point in points):
+    for scene in b.scenes(unseen(b, "cold text, warm object", *point) for point in points):
         b.measure([(scene, c) for c in everyone], share=0.5)
     # Some peers have a fast way for text without markers only.
-    for scene in b.scenes(_unseen(b, "cold text without markers", MAIN, n, "plain") for n in sizes):
+    for scene in b.scenes(unseen(b, "cold text without markers", MAIN, n, "plain") for n in sizes):
         b.measure([(scene, c) for c in everyone], share=0.5)
     if fresh and 1_000_000 in b.plan.sizes:
         new: list[Contestant] = [
@@ -312,11 +312,11 @@ def cold(b: Bench, *, fresh: bool) -> None:
             peers.Fresh("fastokens", lambda: peers.fastokens(b.path)),
             peers.Fresh("gigatoken, list", lambda: peers.gigatoken(b.path, "list")),
         ]
-        for scene in b.scenes(_unseen(b, "first call of a new object", MAIN, n) for n in (b.plan.size, 1_000_000)):
+        for scene in b.scenes(unseen(b, "first call of a new object", MAIN, n) for n in (b.plan.size, 1_000_000)):
             b.keep(run([(scene, c) for c in new], b.reference, rounds=5, seconds=60))
 
 
-def _unseen(b: Bench, name: str, kind: str, chars: int, family: str = "") -> Scene:
+def unseen(b: Bench, name: str, kind: str, chars: int, family: str = "") -> Scene:
     cases = [Case("s", transcript(kind, family or b.family, chars, seed)) for seed in (0, 1)]
     return Scene(name, b.name, kind, 0, chars, cases)
 

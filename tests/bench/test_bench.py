@@ -17,7 +17,22 @@ from oracle import ids_of
 
 from bench import __main__ as command
 from bench import memory, ours, parallel, peers, report, texts, workloads
-from bench.measure import Case, Check, Churn, Contestant, Record, Result, Scene, State, Timed, fit, p99, packed, replay
+from bench.measure import (
+    TIGHT,
+    Case,
+    Check,
+    Churn,
+    Contestant,
+    Record,
+    Result,
+    Scene,
+    State,
+    Timed,
+    fit,
+    p99,
+    packed,
+    replay,
+)
 from bench.measure import run as run_all
 from delta_core import DeltaTokenizer
 
@@ -52,6 +67,7 @@ def result(row: str, **changes: Any) -> Result:
         400_000,
         400,
         0,
+        TIGHT,
         row,
         100,
         5,
