@@ -13,6 +13,8 @@ from .encoders import NAMES
 # Where a text is looked for: under its session and by content, or under its session alone.
 POLICIES = ("content", "keyed")
 ENCODERS = ("auto", *NAMES)
+# What is admitted: whatever the cut rules hold for, or what a frozen config knows whole.
+ADMIT = ("structure", "frozen")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -35,11 +37,13 @@ def size_in_bytes(value: int | str) -> int:
     return value
 
 
-def check_arguments(live: object, encoder: object, config: object, policy: object, shadow_rate: object) -> None:
+def check_arguments(
+    live: object, encoder: object, config: object, policy: object, shadow_rate: object, admit: object
+) -> None:
     """Raise TypeError or ValueError for what would fail, or be ignored, much later."""
     if isinstance(live, (str, bytes, os.PathLike)):
         raise TypeError("a tokenizer object is wanted, not a path: DeltaTokenizer.from_file(path) opens one")
-    for name, value, choices in (("encoder", encoder, ENCODERS), ("policy", policy, POLICIES)):
+    for name, value, choices in (("encoder", encoder, ENCODERS), ("policy", policy, POLICIES), ("admit", admit, ADMIT)):
         if not isinstance(value, str):
             raise TypeError(f"{name} is one of {', '.join(choices)}, not a {type(value).__name__}")
         if value not in choices:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from .admission.frozen import Certification, Frozen
+from .admission.frozen import REFUSED, Certification, Frozen
 from .errors import Reason, panics_are_errors
 from .forks import in_forked_child
 from .identity import answers_differ, bytes_of
@@ -35,6 +35,10 @@ class EncoderUnavailable(RuntimeError):
     """The encoder is not installed, or does not take this tokenizer; the message says which."""
 
     reason: Reason | None = None
+
+
+class EncoderUncertified(EncoderUnavailable):
+    """There is no record that it gives this tokenizer's IDs under these versions; the message says which."""
 
 
 class EncoderDiffers(EncoderUnavailable):
@@ -291,11 +295,15 @@ def build(name: str, reference: Reference) -> FastEncoder:
 
 
 class Choice(NamedTuple):
-    """The encoder that serves. note: why it is not the one asked for; reason: what is counted of that."""
+    """The encoder that serves. note: why it is not the one asked for; reason: what is counted of that.
+
+    uncertified: the fast encoder that would serve if it were certified.
+    """
 
     encoder: Encoder
     note: str | None = None
     reason: Reason | None = None
+    uncertified: str | None = None
 
 
 def choose(name: str, frozen: Frozen, reference: Reference) -> Choice:
@@ -313,7 +321,8 @@ def choose(name: str, frozen: Frozen, reference: Reference) -> Choice:
         return Choice(_certified(wanted, frozen, reference))
     except EncoderUnavailable as error:
         (log.warning if asked or error.reason else log.info)("%s", error)
-        return Choice(ReferenceEncoder(reference), str(error), error.reason)
+        uncertified = wanted if isinstance(error, EncoderUncertified) else None
+        return Choice(ReferenceEncoder(reference), str(error), error.reason, uncertified)
 
 
 def _certified(name: str, frozen: Frozen, reference: Reference) -> Guarded:
@@ -324,7 +333,9 @@ def _certified(name: str, frozen: Frozen, reference: Reference) -> Guarded:
     version = version_of(name)
     certification = frozen.certification(name, version, reference.version)
     if certification is None:
-        raise EncoderUnavailable(
+        if any(c.key == (name, version, reference.version) and c.method == REFUSED for c in frozen.certified):
+            raise EncoderUnavailable(f"{name} {version} gives other IDs than tokenizers {reference.version} here")
+        raise EncoderUncertified(
             f"{name} {version} is not certified for {frozen.name} with tokenizers {reference.version}; "
             "run `delta certify` to certify it"
         )

@@ -28,6 +28,7 @@ class Reason(str, Enum):
     TRUNCATION_SET = "truncation_set"
     PADDING_SET = "padding_set"
 
+    UNKNOWN_PRE_TOKENIZER = "unknown_pre_tokenizer"  # its table of safe transitions is not derived yet
     COPY_DIFFERS = "copy_differs"  # what serialising the live tokenizer gives is another tokenizer
     ENCODER_DIFFERS = "encoder_differs"  # a fast encoder makes another tokenizer of this one: the reference encodes
 

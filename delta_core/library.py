@@ -209,7 +209,8 @@ class Library:
             f"config {admission.config}, encoder {admission.encoder} {version_of(admission.encoder)}, "
             f"policy {self._options['policy']}, budget {self._store.budget >> 20} MiB"
         )
-        return f"{line} ({admission.note})" if admission.note else line
+        said = "; ".join(filter(None, (admission.drift, admission.note)))
+        return f"{line} ({said})" if said else line
 
     def __repr__(self) -> str:
         return f"<DeltaTokenizer: {self.describe()}; {len(self._store)} branches, {self._store.held >> 20} MiB>"

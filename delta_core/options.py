@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .arguments import ENCODERS, POLICIES, size_in_bytes
+from .arguments import ADMIT, ENCODERS, POLICIES, size_in_bytes
 from .store import DEFAULT_BUDGET
 from .tokenizer import DeltaTokenizer
 
@@ -23,6 +23,10 @@ class Options:
     budget (DELTA_BUDGET): bytes for remembered texts and IDs, in each process that tokenizes; "512M", "2G".
     encoder (DELTA_ENCODER): "auto", "reference", "fastokens" or "gigatoken".
     shadow_rate (DELTA_SHADOW_RATE): the share of requests, 0 to 1, that the reference encodes again in the background.
+    admit (DELTA_ADMIT): "structure" serves every tokenizer that the cut rules hold for, "frozen" only those that a
+        frozen config knows whole.
+    background (DELTA_BACKGROUND): whether a process of low priority may derive the table of a pre-tokenizer that is not
+        known, or certify the fast encoder; "0" or "1".
     rid_separator (DELTA_RID_SEPARATOR): what stands before this in a client's request ID is a session key; None or
         empty: request IDs are no keys.
     """
@@ -31,6 +35,8 @@ class Options:
     budget: int = DEFAULT_BUDGET
     encoder: str = "auto"
     shadow_rate: float = 0.0
+    admit: str = "structure"
+    background: bool = True
     rid_separator: str | None = None
 
     @staticmethod
@@ -41,6 +47,8 @@ class Options:
             "budget": size_in_bytes,
             "encoder": lambda value: _one_of(value, ENCODERS),
             "shadow_rate": _share,
+            "admit": lambda value: _one_of(value, ADMIT),
+            "background": lambda value: _one_of(value, ("0", "1")) == "1",
             "rid_separator": str,
         }
         chosen: dict[str, Any] = {}
@@ -58,7 +66,13 @@ class Options:
     def tokenizer(self, live: Any) -> DeltaTokenizer:
         """A DeltaTokenizer over an engine's live tokenizer with these options, prepared to serve."""
         tok = DeltaTokenizer(
-            live, encoder=self.encoder, budget=self.budget, policy=self.policy, shadow_rate=self.shadow_rate
+            live,
+            encoder=self.encoder,
+            budget=self.budget,
+            policy=self.policy,
+            shadow_rate=self.shadow_rate,
+            admit=self.admit,
+            background=self.background,
         )
         tok.prepare()
         return tok

@@ -9,25 +9,22 @@ import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from .admission.admit import Admission, admit
 from .admission.frozen import Frozen
 from .arguments import check_arguments, size_in_bytes
 from .context import current
-from .cuts import CutRules
-from .encoders import Encoder, ReferenceEncoder, choose, warm
+from .encoders import warm
 from .errors import Reason, where
 from .forks import renewed_after_fork
 from .ids import Ids, Kind, container
-from .library import Library
 from .metrics import Counters, Path, Prometheus
 from .pool import PoolError, PoolFull, Request, WorkerPool
-from .reference import Reference, UnsupportedTokenizer, backend_of
+from .reference import Reference, backend_of
 from .scale import scale
-from .shadow import Shadow
+from .serving import Serving
 from .splice import (
     DIVIDE_FROM,
     Encoded,
@@ -70,7 +67,7 @@ class _Job:
         return [item for item in self.plan if isinstance(item, Gap)]
 
 
-class DeltaTokenizer(Library):
+class DeltaTokenizer(Serving):
     """Encodes prompts at the cost of their new text, with exactly the IDs of the live tokenizer.
 
     live: a `tokenizers.Tokenizer` or a transformers fast tokenizer; it is read, never changed. Any other object is
@@ -80,6 +77,9 @@ class DeltaTokenizer(Library):
     config: a frozen config to compare with instead of all known ones.
     policy: "content" (a text is looked up by its session, then by content) or "keyed" (by its session alone).
     shadow_rate: the share of requests that the live tokenizer encodes again in the background, see `shadow.Shadow`.
+    admit: "structure" (whatever the cut rules hold for) or "frozen" (only what a config knows whole).
+    background: whether a process of low priority may derive the table of an unknown pre-tokenizer, or certify the fast
+        encoder for this tokenizer; until it is done the stock path serves, or the reference encodes.
 
     >>> tok = DeltaTokenizer(live)
     >>> tok.encode(prompt, session="conversation-7") == live.encode(prompt).ids
@@ -103,45 +103,21 @@ class DeltaTokenizer(Library):
         config: Frozen | None = None,
         policy: str = "content",
         shadow_rate: float = 0.0,
+        admit: str = "structure",
+        background: bool = False,
     ) -> None:
-        check_arguments(live, encoder, config, policy, shadow_rate)
+        check_arguments(live, encoder, config, policy, shadow_rate, admit)
         self.live = live
         self._options = {
-            "encoder": encoder, "budget": budget, "config": config, "policy": policy, "shadow_rate": shadow_rate
+            "encoder": encoder, "budget": budget, "config": config, "policy": policy, "shadow_rate": shadow_rate,
+            "admit": admit, "background": background,
         }  # fmt: skip
         self._policy = policy
+        self._pool_lock = threading.Lock()
         self._counters = Counters()
         self._store = SessionStore(size_in_bytes(budget))
-        self._executor: ThreadPoolExecutor | None = None
-        self._pool: WorkerPool | None = None
-        self._pool_lock = threading.Lock()
-        self._reference: Reference | None = None
-        self._shadow: Shadow | None = None
-        self._unsaid: str | None = None  # a note that the next request logs
         renewed_after_fork(self)
-        self.admission = self._admit(encoder, config, shadow_rate)
-
-    def _admit(self, encoder: str, config: Frozen | None, shadow_rate: float) -> Admission:
-        """Decide once whether this tokenizer is served, and by whom."""
-        try:
-            reference = self._reference = Reference(self.live)
-        except UnsupportedTokenizer as error:
-            return Admission.no_tokenizer(str(error))
-        verdict = admit(reference, None if config is None else [config])
-        if verdict.frozen is None:
-            return Admission.refused(verdict)
-        self._rules = CutRules.of(verdict.frozen, reference)
-        affixes = reference.affixes()
-        assert affixes is not None  # admission asked for it
-        self._affixes = affixes
-        self._encoder: Encoder
-        self._encoder, note, reason = choose(encoder, verdict.frozen, reference)
-        if reason is not None:
-            self._counters.fallback(reason)  # `choose` has said it
-        self._reference_encoder = ReferenceEncoder(reference)
-        if shadow_rate > 0:
-            self._shadow = Shadow(reference, shadow_rate, self._counters, self._store.clear)
-        return Admission(True, verdict.frozen.name, (), None, self._encoder.name, note)
+        self.admission = self._admit()
 
     def prepare(self) -> None:
         """Do now what the first requests would wait for. 0.4 to 0.9 s; for serving processes.
@@ -364,22 +340,6 @@ class DeltaTokenizer(Library):
                     threads=encoder.threads,
                 )
             return self._pool
-
-    def _after_fork(self) -> None:
-        """In a forked child: none of the parent's threads, and the reference in place of a fast encoder.
-
-        Fast encoders have threads, locks and borrowed objects of their own, which do not survive a fork: where the
-        parent was encoding batches, fastokens waited for ever in one child of twenty. The reference, segment by
-        segment, needs no other thread, and of its locks it takes only those that are free.
-        """
-        self._executor, self._pool, self._pool_lock = None, None, threading.Lock()
-        # Without an admission it was still being made at the fork, by a thread that is not here.
-        admission: Admission | None = getattr(self, "admission", None)
-        if admission is None or not admission.admitted or self._encoder.name == ReferenceEncoder.name:
-            return
-        self._unsaid = f"{self._encoder.name} stays with the process this one was forked from; the reference encodes"
-        self._encoder = self._reference_encoder
-        self.admission = replace(admission, encoder=self._encoder.name, note=self._unsaid)
 
     # -- state --
 

@@ -148,7 +148,7 @@ def test_an_uncertified_encoder_does_not_serve_and_says_so_once(
 ) -> None:
     pytest.importorskip("fastokens")
     with caplog.at_level(logging.WARNING, "delta_core"):
-        encoder, note, _ = choose("fastokens", subject.frozen, Reference(subject.live))
+        encoder, note, *_ = choose("fastokens", subject.frozen, Reference(subject.live))
     assert encoder.name == "reference"
     assert note is not None
     assert "delta certify" in note
@@ -158,7 +158,7 @@ def test_an_uncertified_encoder_does_not_serve_and_says_so_once(
 
 def test_a_certified_encoder_serves(subject: Subject) -> None:
     pytest.importorskip("fastokens")
-    encoder, note, _ = choose("auto", certified(subject, "fastokens"), Reference(subject.live))
+    encoder, note, *_ = choose("auto", certified(subject, "fastokens"), Reference(subject.live))
     assert encoder.name == "fastokens"
     assert note is None
 
@@ -176,7 +176,7 @@ def test_an_encoder_that_is_not_installed_is_named(subject: Subject, monkeypatch
     monkeypatch.setattr(encoders.metadata, "version", gone)
     with pytest.raises(EncoderUnavailable, match="not installed"):
         version_of("fastokens")
-    encoder, note, _ = choose("fastokens", subject.frozen, Reference(subject.live))
+    encoder, note, *_ = choose("fastokens", subject.frozen, Reference(subject.live))
     assert encoder.name == "reference"
     assert note is not None
     assert "not installed" in note

@@ -12,19 +12,21 @@ import pytest
 from conftest import Subject
 from oracle import ids_of
 
-from delta_core import DeltaTokenizer, Options, Reason
+from delta_core import DeltaTokenizer, Options
 
 ALL = {
     "DELTA_POLICY": "Keyed",
     "DELTA_BUDGET": "512M",
     "DELTA_ENCODER": "reference",
     "DELTA_SHADOW_RATE": "0.25",
+    "DELTA_ADMIT": "frozen",
+    "DELTA_BACKGROUND": "0",
     "DELTA_RID_SEPARATOR": "::",
 }
 
 
 def test_every_option_has_a_variable() -> None:
-    assert Options.from_environment(ALL) == Options("keyed", 512 << 20, "reference", 0.25, "::")
+    assert Options.from_environment(ALL) == Options("keyed", 512 << 20, "reference", 0.25, "frozen", False, "::")
     assert Options.from_environment({}) == Options()
 
 
@@ -87,7 +89,7 @@ def test_an_unknown_policy_is_an_error(synthetic: Callable[..., Subject]) -> Non
 
 def test_options_build_the_tokenizer(synthetic: Callable[..., Subject]) -> None:
     subject = synthetic("qwen3")
-    tok = replace(Options(), policy="keyed").tokenizer(subject.live)
+    tok = replace(Options(), policy="keyed", admit="frozen", background=False).tokenizer(subject.live)
     assert tok.encode("as the live one", add_special_tokens=False) == ids_of(subject.live, "as the live one")
     assert tok.admission.admitted is False  # a synthetic vocabulary is no known tokenizer
     assert "not admitted" in tok.describe()

@@ -19,6 +19,8 @@ log = logging.getLogger("delta_core")
 FORMAT = 1
 METHOD = "contexts of the pattern, 1"
 """How an encoder is certified. A record made in another way does not count."""
+REFUSED = "refused"
+"""The method of a record that says: tried on this machine, and not certified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,12 @@ class Certification:
     def key(self) -> tuple[str, str, str]:
         """What it is about; a config holds one of each."""
         return self.encoder, self.encoder_version, self.reference_version
+
+    @staticmethod
+    def from_json(raw: Json) -> Certification:
+        """Of a parsed row. Raises KeyError or TypeError for anything else."""
+        known = {f.name: raw[f.name] for f in fields(Certification) if f.name in raw}
+        return Certification(**{**known, "guards": tuple((low, high) for low, high in raw["guards"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +120,7 @@ class Frozen:
                     **raw["sections"],
                 ),
                 transitions=Transitions.from_json(raw["transitions"]),
-                certified=tuple(
-                    Certification(
-                        **{
-                            **{f.name: c[f.name] for f in fields(Certification) if f.name in c},
-                            "guards": tuple((low, high) for low, high in c["guards"]),
-                        }
-                    )
-                    for c in raw["certified"]
-                ),
+                certified=tuple(map(Certification.from_json, raw["certified"])),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
             raise ConfigError(f"not a frozen config: {type(error).__name__}: {error}") from error

@@ -1,4 +1,9 @@
-"""Tables by pre-tokenizer: which transitions are safe depends on it alone, on no vocabulary and no added token."""
+"""What is known by structure, whatever the tokenizer's name: tables of safe transitions, certifications of encoders.
+
+A table depends on the pre-tokenizer alone. A certification also depends on normalizer, model and vocabulary; that an
+encoder finds the added tokens is shown anew at every start (`identity.battery`). Both are bundled, in frozen configs,
+or made on this machine once and kept in the cache.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,20 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ConfigError
-from .frozen import Frozen, bundled_folder
-from .sections import Json
+from .frozen import METHOD, Certification, Frozen, bundled_folder, load_path
+from .sections import Json, Sections, differences
 from .transitions import Transitions
 
 log = logging.getLogger("delta_core")
 
 FORMAT = 1
+DERIVATION = "runs of classes, 1"
+"""How tables are derived: one that was refused is tried again when this changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +129,65 @@ def table_of(pre_tokenizer: Json, configs: Iterable[Frozen] = ()) -> Table | Non
         log.warning("table left out: %s is about another pre-tokenizer", path)
         return None
     return table
+
+
+def refused_path(pre_tokenizer: Json) -> Path:
+    """Where it is kept that a pre-tokenizer has no table, and why."""
+    return cached_path(pre_tokenizer).with_suffix(".refused")
+
+
+def refused_table(pre_tokenizer: Json) -> str | None:
+    """Why this version of the package can't derive a table for a pre-tokenizer, if it has been tried here."""
+    with suppress(OSError, ValueError):
+        version, _, why = refused_path(pre_tokenizer).read_text(encoding="utf-8").partition("\n")
+        if version == DERIVATION and why:
+            return why
+    return None
+
+
+def structure_of(sections: Sections) -> str:
+    """Names what a certification is about: all sections that decide IDs, but for the added tokens."""
+    parts = (
+        sections.normalizer, sections.pre_tokenizer, sections.model, sections.vocab_digest, sections.merges_digest
+    )  # fmt: skip
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode("ascii")).hexdigest()[:32]
+
+
+def records_path(sections: Sections) -> Path:
+    """Where the certifications of a structure are kept that were made on this machine."""
+    return cache_folder() / "records" / f"{structure_of(sections)}.json"
+
+
+def records_of(sections: Sections, configs: Iterable[Frozen] = ()) -> tuple[Certification, ...]:
+    """The certifications of fast encoders for a structure: of configs that have it, and those made on this machine."""
+    structure = structure_of(sections)
+    found = [c for frozen in configs if structure_of(frozen.sections) == structure for c in frozen.certified]
+    path = records_path(sections)
+    if path.is_file():
+        try:
+            found += map(Certification.from_json, json.loads(path.read_text(encoding="ascii")))
+        except (OSError, UnicodeDecodeError, ValueError, TypeError, KeyError) as error:
+            log.warning("records left out: %s: %s", path, type(error).__name__)
+    # One that lets an encoder serve goes before one of the same key that does not.
+    return tuple({c.key: c for c in sorted(found, key=lambda c: c.method == METHOD)}.values())
+
+
+def note_admission(name: str | None, frozen: Frozen) -> str:
+    """Write down what was admitted by structure under a name, and say where it differs from what was before.
+
+    name: of the model, as the live object has it; nothing is noted without one. Empty when nothing differs.
+    """
+    if not name:
+        return ""
+    key = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    folder = cache_folder() / "admitted"
+    said = ""
+    with suppress(OSError, ConfigError):
+        before = load_path(folder / f"{key}.json")
+        found = differences(before.sections, frozen.sections)
+        if not found:
+            return ""
+        said = f"not as at an earlier start: {'; '.join(map(str, found))}"
+    with suppress(OSError):  # a cache that can't be written: nothing to compare with next time
+        replace(frozen, name=key, certified=()).write(folder)
+    return said

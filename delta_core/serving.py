@@ -1,0 +1,127 @@
+"""Who serves: decided at the start, again when something was derived or certified beside it, and after a fork."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from . import background
+from .admission.admit import Admission, admit
+from .admission.frozen import Frozen
+from .admission.tables import note_admission, records_of
+from .cuts import CutRules
+from .encoders import Encoder, ReferenceEncoder, choose, warm
+from .errors import Reason
+from .library import Library
+from .pool import WorkerPool
+from .reference import Affixes, Reference, UnsupportedTokenizer
+from .shadow import Shadow
+
+log = logging.getLogger("delta_core")
+
+
+class Serving(Library):
+    """A tokenizer's admission, and what follows from it: cut rules, affixes, encoders."""
+
+    _reference: Reference | None = None
+    _shadow: Shadow | None = None
+    _rules: CutRules
+    _affixes: Affixes
+    _encoder: Encoder
+    _reference_encoder: ReferenceEncoder
+    _executor: ThreadPoolExecutor | None = None
+    _pool: WorkerPool | None = None
+    _pool_lock: threading.Lock
+    _when_admitted: tuple[Callable[[], object], ...] = ()
+    _unsaid: str | None = None  # a note that the next request logs
+
+    def prepare(self) -> None:
+        """See DeltaTokenizer."""
+        raise NotImplementedError
+
+    def _admit(self) -> Admission:
+        """Decide whether the live tokenizer is served, and by whom."""
+        config, strict = self._options["config"], self._options["admit"] == "frozen"
+        try:
+            reference = self._reference = Reference(self.live)
+        except UnsupportedTokenizer as error:
+            return Admission.no_tokenizer(str(error))
+        verdict = admit(reference, None if config is None else [config], structure=config is None and not strict)
+        frozen = verdict.frozen
+        if frozen is None:
+            if verdict.reason is Reason.UNKNOWN_PRE_TOKENIZER:
+                self._in_background("derive", self._admit_later, pre_tokenizer=verdict.sections.pre_tokenizer)
+            return Admission.refused(verdict)
+        affixes = reference.affixes()
+        assert affixes is not None  # admission asked for it
+        self._rules, self._affixes = CutRules.of(frozen, reference), affixes
+        self._reference_encoder = ReferenceEncoder(reference)
+        self._encoder, note, reason, uncertified = choose(self._options["encoder"], frozen, reference)
+        if reason is not None:
+            self._counters.fallback(reason)  # `choose` has said it
+        if uncertified is not None:
+            later = partial(self._choose_later, frozen)
+            state = reference.copy().to_str()
+            self._in_background("certify", later, encoder=uncertified, config=frozen.to_json(), tokenizer=state)
+        rate = self._options["shadow_rate"]
+        if rate > 0 and self._shadow is None:
+            self._shadow = Shadow(reference, rate, self._counters, self._store.clear)
+        drift = f"as {verdict.nearest}, but {'; '.join(map(str, verdict.drift))}" if verdict.drift else ""
+        if self._options["background"] and frozen.file_sha256 is None:
+            noted = note_admission(getattr(self.live, "name_or_path", None), frozen)
+            drift = "; ".join(filter(None, (drift, noted)))
+        return Admission(True, frozen.name, (), None, self._encoder.name, note, drift)
+
+    def when_admitted(self, do: Callable[[], object]) -> None:
+        """Call something once the tokenizer is admitted, if that comes later: its table is being derived."""
+        self._when_admitted += (do,)
+
+    def _in_background(self, job: str, done: Callable[[], object], **arguments: Any) -> None:
+        if self._options["background"]:
+            name = str(getattr(self.live, "name_or_path", "") or type(self.live).__name__)
+            background.start({"job": job, "name": name, **arguments}, done)
+
+    def _admit_later(self) -> None:
+        """The table is derived: serve from now on. Nothing is remembered yet that could be of another tokenizer."""
+        self.admission = self._admit()
+        if self.admission.admitted:
+            self.prepare()
+            for do in self._when_admitted:
+                do()
+        log.warning("Delta Tokenizer: %s", self.describe())
+
+    def _choose_later(self, frozen: Frozen) -> None:
+        """The fast encoder is certified: it encodes from now on. What is remembered stays: its IDs are the same."""
+        reference = self._reference
+        if reference is None or reference.changed() is not None:
+            return
+        frozen = replace(frozen, certified=records_of(frozen.sections, [frozen]))
+        encoder, note, reason, _ = choose(self._options["encoder"], frozen, reference)
+        if reason is not None:
+            self._counters.fallback(reason)
+        warm(encoder)
+        with self._pool_lock:
+            self._encoder, self._pool = encoder, None
+        self.admission = replace(self.admission, encoder=encoder.name, note=note)
+        log.warning("Delta Tokenizer: %s", self.describe())
+
+    def _after_fork(self) -> None:
+        """In a forked child: none of the parent's threads, and the reference in place of a fast encoder.
+
+        Fast encoders have threads, locks and borrowed objects of their own, which do not survive a fork: where the
+        parent was encoding batches, fastokens waited for ever in one child of twenty. The reference, segment by
+        segment, needs no other thread, and of its locks it takes only those that are free.
+        """
+        self._executor, self._pool, self._pool_lock = None, None, threading.Lock()
+        # Without an admission it was still being made at the fork, by a thread that is not here.
+        admission: Admission | None = getattr(self, "admission", None)
+        if admission is None or not admission.admitted or self._encoder.name == ReferenceEncoder.name:
+            return
+        self._unsaid = f"{self._encoder.name} stays with the process this one was forked from; the reference encodes"
+        self._encoder = self._reference_encoder
+        self.admission = replace(admission, encoder=self._encoder.name, note=self._unsaid)
