@@ -30,6 +30,8 @@ from delta_core.tools.verify.planted import PlantedEncoder
 
 pytest.importorskip("fastokens")
 
+pytestmark = pytest.mark.xdist_group("certify")  # they share what the references said
+
 CORPUS = ["the tokenizer reads the old text again and again; it's 'quoted' and they're done\n", "café ſ\n"] * 20
 
 
@@ -87,6 +89,10 @@ def digits() -> tuple[Reference, Frozen]:
     return reference, freeze(reference, "digits", known=[llama])
 
 
+# What each reference said: the faults differ, the strings hardly do, and asking again would be most of the work.
+KNOWN: dict[Reference, dict[str, list[int]]] = {}
+
+
 class Planted(PlantedEncoder):
     """The reference with a fault."""
 
@@ -94,14 +100,19 @@ class Planted(PlantedEncoder):
 
     def __init__(self, reference: Reference, wrong: Callable[[str], bool], error: BaseException | None = None) -> None:
         self._reference = reference
-        # Segment by segment: a batch waits for the library's threads, and most calls here are small.
-        encoder = ReferenceEncoder(reference)
-        self._encode = lambda segments: encode_each(encoder, segments)
+        self._encoder = ReferenceEncoder(reference)
+        self._known = KNOWN.setdefault(reference, {})
         self._wrong = wrong
         self._error = error
 
+    def right(self, segments: Sequence[str]) -> list[list[int]]:
+        missing = [segment for segment in dict.fromkeys(segments) if segment not in self._known]
+        if missing:
+            self._known.update(zip(missing, encode_each(self._encoder, missing), strict=True))
+        return [self._known[segment] for segment in segments]
+
     def each(self, segments: Sequence[str]) -> list[list[int]]:
-        ids = self._encode(segments)
+        ids = self.right(segments)
         for i, segment in enumerate(segments):
             if self._wrong(segment):
                 if self._error is not None:
@@ -145,8 +156,22 @@ Plant = Callable[..., None]
 
 
 @pytest.fixture
-def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """Puts a faulty encoder in fastokens' place; few code points and marks, so that three runs take seconds."""
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few code points and marks, and the beginnings of batches: several runs take seconds."""
+    monkeypatch.setattr(batches, "DENSE", (range(0x0, 0x200), range(0x1A80, 0x1B00), range(0x2D00, 0x2E80)))
+    monkeypatch.setattr(batches, "SPARSE", (range(0xF0000, 0xF0200),))
+    monkeypatch.setattr(batches, "_BLOCKS", (0x0, 0x1A80, 0x2D00, 0x2D80))
+    monkeypatch.setattr(batches, "_NEWER", range(0x2D00, 0x2E00))
+    parts_of, marks = batches._canonical_pairs()
+    few = dict(list(parts_of.items())[:300]), marks[:60]
+    monkeypatch.setattr(batches, "_canonical_pairs", lambda: few)
+    everything = batches.all_batches
+    monkeypatch.setattr(certify, "all_batches", lambda *arguments: map(_beginning, everything(*arguments)))
+
+
+@pytest.fixture
+def plant(small: None, monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Puts a faulty encoder in fastokens' place."""
 
     def put(
         wrong: Callable[[str], bool] | None = None,
@@ -158,15 +183,6 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
 
         monkeypatch.setattr(encoders, "build", build)
 
-    monkeypatch.setattr(batches, "DENSE", (range(0x0, 0x200), range(0x1A80, 0x1B00), range(0x2D00, 0x2E80)))
-    monkeypatch.setattr(batches, "SPARSE", (range(0xF0000, 0xF0200),))
-    monkeypatch.setattr(batches, "_BLOCKS", (0x0, 0x1A80, 0x2D00, 0x2D80))
-    monkeypatch.setattr(batches, "_NEWER", range(0x2D00, 0x2E00))
-    parts_of, marks = batches._canonical_pairs()
-    few = dict(list(parts_of.items())[:300]), marks[:60]
-    monkeypatch.setattr(batches, "_canonical_pairs", lambda: few)
-    everything = batches.all_batches
-    monkeypatch.setattr(certify, "all_batches", lambda *arguments: map(_beginning, everything(*arguments)))
     return put
 
 
@@ -191,8 +207,17 @@ def _contexts_once() -> Iterator[None]:
         yield
 
 
+TRUTHS: dict[tuple[object, ...], Truth] = {}
+
+
+def truth_of(reference: Reference, frozen: Frozen) -> Truth:
+    """The one for all tests over the same code points."""
+    key = (frozen.name, *batches.DENSE)
+    return TRUTHS.setdefault(key, Truth(reference, 1))
+
+
 def quick(reference: Reference, frozen: Frozen) -> Result:
-    return certify.certify(Truth(reference, 1), frozen, "fastokens", quick=True)
+    return certify.certify(truth_of(reference, frozen), frozen, "fastokens", quick=True)
 
 
 def test_fastokens_is_certified_without_guards(reference: Reference, frozen: Frozen) -> None:
@@ -265,7 +290,7 @@ def test_a_fault_beside_any_run_is_found(
         fault = run + "\u2e55" if side == "before" else "\u2e55" + run
         plant(lambda text, fault=fault: fault in text)
         encoder = encoders.build("fastokens", digits[0])
-        search = Search(Truth(digits[0], 1), encoder, lambda line: None)
+        search = Search(truth_of(*digits), encoder, lambda line: None)
         for _, find in search.code_points(contexts, encoder, "<s>", quick=True):
             if found := find():
                 search.guards.pin(found)
@@ -301,6 +326,9 @@ def test_a_fault_of_one_way_to_call_is_found(
 def test_a_fault_that_only_several_threads_see_is_refused(reference: Reference, frozen: Frozen, plant: Plant) -> None:
     class Shared(Planted):
         inside = 0
+
+        def right(self, segments: Sequence[str]) -> list[list[int]]:
+            return encode_each(self._encoder, segments)  # what is known is told too soon for two to be inside
 
         def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
             self.inside += 1
@@ -448,14 +476,16 @@ def run(*arguments: object) -> int:
     return cli.main(["certify", *map(str, arguments)])
 
 
-def test_the_record_goes_into_the_users_folder(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_record_goes_into_the_users_folder(
+    file: Path, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(file, "--encoder", "fastokens", "--quick") == 0
     (record,) = load_path(tmp_path / "configs" / "tiny.json").certified
     assert record.key == ("fastokens", encoders.version_of("fastokens"), Reference.version)
     assert "tiny: fastokens" in capsys.readouterr().out
 
 
-def test_json_and_into(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_into(file: Path, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(file, "--encoder", "fastokens", "--quick", "--json", "--into", tmp_path / "other") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["config"], row["encoder"], row["certified"], row["guards"]) == ("tiny", "fastokens", True, [])
