@@ -98,48 +98,58 @@ class Search:
         cells[:, len(context.left)] = codes
         rows = max(1, _SEGMENT // cells.shape[1])
         segments = [cells[i : i + rows].tobytes().decode("utf-32-le") for i in range(0, len(cells), rows)]
-        between = self._pair.reference.encode_each([joiner])[0]
-        numbers, ends = self._numbers(segments, way)
-        # A segment that does not end with its joiner, or has not one for each text, is wrong as a whole.
-        row = np.arange(len(codes))
-        segment = row // rows
-        at = np.flatnonzero(numbers == between[0])
-        of = np.searchsorted(ends, at, side="right")
-        whole = np.bincount(of, minlength=len(segments))[: len(segments)] == np.bincount(segment)
-        whole &= (ends > np.concatenate(([0], ends[:-1]))) & (numbers[ends - 1] == between[0])
-        whole &= len(between) == 1
-        wrong: Mask = ~whole[segment]
-        right = np.flatnonzero(~wrong)
-        at = at[whole[of]] if len(at) else at
-        begins = np.concatenate(([0], ends[:-1]))[segment[right]]
-        starts = np.where(row[right] % rows == 0, begins, np.concatenate(([0], at[:-1] + 1)))
-        lengths = at - starts
-        kinds = contexts.classes[codes[right]]
+        numbers, starts, lengths = self._located(segments, np.arange(len(codes)), rows, joiner, way)
+        good = lengths >= 0
+        kinds = contexts.classes[codes]
         for kind in np.unique(kinds).tolist():
             members = np.flatnonzero(kinds == kind)
             known = contexts.predicted(context, kind)
-            of_kind = codes[right[members]]
-            own, own_lengths = contexts.own[of_kind], contexts.own_lengths[of_kind]
+            own, own_lengths = contexts.own[codes[members]], contexts.own_lengths[codes[members]]
             start, before, after = starts[members], len(known.before), len(known.after)
-            good = lengths[members] == before + own_lengths + after
+            same: Mask = lengths[members] == before + own_lengths + after
 
-            def same(places: Numbers, values: Numbers | int, good: Mask) -> Mask:
-                result: Mask = good & (numbers[np.where(good, places, 0)] == values)
+            def narrow(same: Mask, places: Numbers, values: Numbers | int) -> Mask:
+                """Those that also have these numbers at these places."""
+                result: Mask = same & (numbers[np.where(same, places, 0)] == values)
                 return result
 
             for i, value in enumerate(known.before):
-                good = same(start + i, value, good)
+                same = narrow(same, start + i, value)
             for i in range(own.shape[1]):
-                good &= (i >= own_lengths) | same(start + before + i, own[:, i], good & (i < own_lengths))
+                same &= (i >= own_lengths) | narrow(same & (i < own_lengths), start + before + i, own[:, i])
             for i, value in enumerate(known.after):
-                good = same(start + before + own_lengths + i, value, good)
-            wrong[right[members]] = ~good
-        places = np.flatnonzero(wrong).tolist()
+                same = narrow(same, start + before + own_lengths + i, value)
+            good[members] &= same
+        places = np.flatnonzero(~good).tolist()
         texts = [context.left + chr(codes[i]) + context.right for i in places]
         found = self._pair.wrong(texts)
         shown = {i // rows for i, text in zip(places, texts, strict=True) if text in found}
         missed = [segments[i] for i in dict.fromkeys(i // rows for i in places) if i not in shown]
         return [*found, *(self._unstable(missed) if missed else ())]
+
+    def _located(
+        self, segments: Sequence[str], row: Numbers, rows: int, joiner: str, way: Way
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """The bare encoder's IDs, where those of each text begin, and how many they are.
+
+        row: the numbers of the texts; `rows` of them, each with its joiner behind it, make a segment. A segment that
+        does not end with its joiner, or has not one for each text, is wrong as a whole: its texts have -1 IDs.
+        """
+        numbers, ends = self._numbers(segments, way)
+        between = self._pair.reference.encode_each([joiner])[0]
+        segment = row // rows
+        begins = np.concatenate(([0], ends[:-1]))
+        at = np.flatnonzero(numbers == between[0])
+        of = np.searchsorted(ends, at, side="right")
+        whole = np.bincount(of, minlength=len(segments))[: len(segments)] == np.bincount(segment)
+        whole &= (ends > begins) & (numbers[ends - 1] == between[0])
+        whole &= len(between) == 1
+        right = np.flatnonzero(whole[segment])
+        at = at[whole[of]] if len(at) else at
+        starts, lengths = np.zeros(len(row), np.int64), np.full(len(row), -1)
+        starts[right] = np.where(right % rows == 0, begins[segment[right]], np.concatenate(([0], at[:-1] + 1)))
+        lengths[right] = at - starts[right]
+        return numbers, starts, lengths
 
     def _numbers(self, segments: Sequence[str], way: Way) -> tuple[Numbers, Numbers]:
         """The bare encoder's IDs of all segments, and where each ends. A segment for which it raises has none."""
