@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from delta_core import DeltaTokenizer
 from delta_core.tools import cli
@@ -202,13 +202,15 @@ def test_json_and_plot_to_files(
 def test_not_admitted_is_said(
     command: Callable[..., int], live: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live.save(str(tmp_path / "tokenizer.json"))
+    other = Tokenizer.from_str(live.to_str())
+    other.normalizer = normalizers.NFKC()
+    other.save(str(tmp_path / "tokenizer.json"))
     assert command("--turns", "2", "--model", str(tmp_path)) == 0
     out, err = capsys.readouterr()
-    assert "not admitted (unknown_tokenizer)" in out
+    assert "not admitted (unsupported_normalizer)" in out
     assert "template qwen3" in err, "the family is told by the markers where no config tells it"
     assert command("--turns", "2", "--model", str(tmp_path), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["admission"]["reason"] == "unknown_tokenizer"
+    assert json.loads(capsys.readouterr().out)["admission"]["reason"] == "unsupported_normalizer"
 
 
 def test_sessions_of_a_file(command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
