@@ -31,7 +31,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tokenizer(synthetic: Callable[..., Subject], small_chunks: None) -> Callable[..., tuple[Subject, DeltaTokenizer]]:
-    """tokenizer(name, workers=2): a fresh DeltaTokenizer over a synthetic tokenizer, and its subject."""
+    """A fresh DeltaTokenizer over a synthetic tokenizer, and its subject: `tokenizer(name, workers=2)`."""
 
     def make(name: str = "qwen3", workers: int = 2, nasty: bool = False) -> tuple[Subject, DeltaTokenizer]:
         subject = synthetic(name, nasty)

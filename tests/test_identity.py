@@ -116,10 +116,14 @@ def test_a_token_declared_with_another_id_than_the_vocabularys_is_exact_or_refus
     synthetic: Callable[..., Subject],
 ) -> None:
     live = declared_twice()
+    frozen: Frozen | None = None
+    refused: Reason | None = None
     try:
         frozen = frozen_of(live, synthetic("llama3_1").frozen)
     except FreezeError as error:
-        assert error.reason is Reason.COPY_DIFFERS
+        refused = error.reason
+    if frozen is None:
+        assert refused is Reason.COPY_DIFFERS
         return
     text = "Hello the world, then the end " * 20
     for name in ("reference", *FAST):

@@ -49,7 +49,9 @@ def test_a_tokenizer_changed_in_any_way_is_served_right_or_refused_with_a_counte
     kind: str, subject: Subject
 ) -> None:
     tally = run(subject, kind)
-    assert tally.variant == kind and tally.cases and not tally.failed, tally.outcome
+    assert tally.variant == kind
+    assert tally.cases, tally.outcome
+    assert not tally.failed, tally.outcome
     assert tally.outcome == SERVED or tally.outcome in list(Reason)
 
 
