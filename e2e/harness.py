@@ -1,12 +1,13 @@
 """What the end-to-end tests of the engines share: environments, tiny models, servers, sessions, HTTP, a report.
 
 Nothing here knows an engine. An engine's own file brings the lock file, the server's command line and the requests.
+Wants the package's `e2e` extra: httpx, and the official openai client, by which users ask.
 """
 
 from __future__ import annotations
 
 import hashlib
-import http.client
+import inspect
 import json
 import os
 import shutil
@@ -15,15 +16,15 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
+import openai
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))  # this checkout, whether or not one is installed
@@ -297,6 +298,13 @@ class Server:
         self._env = {**os.environ, **(env or {})}
         self._ready, self._start_s = ready, start_s
         self._process: subprocess.Popen[bytes] | None = None
+        # A connection a request: that is how they reach all processes of a server that has several.
+        each = {"connection": "close"}
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=each, trust_env=False)
+        self._openai = openai.OpenAI(
+            base_url=f"http://127.0.0.1:{port}/v1", api_key="none", default_headers=each, max_retries=0, timeout=300,
+            http_client=openai.DefaultHttpxClient(trust_env=False),
+        )  # fmt: skip
 
     def __enter__(self) -> Server:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a test that is ended stops its servers, too
@@ -313,6 +321,8 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._http.close()
+        self._openai.close()
         self.stop()
 
     def _await(self) -> None:
@@ -324,7 +334,7 @@ class Server:
             try:
                 if self.get(self._ready, timeout_s=30).status == 200:
                     return
-            except (OSError, http.client.HTTPException):
+            except httpx.TransportError:
                 pass  # it does not listen yet
             time.sleep(0.25)
         raise ServerFailed(f"not ready after {self._start_s:.0f} s\n{self.log_tail()}")
@@ -352,17 +362,57 @@ class Server:
         """The last lines of it."""
         return "\n".join(self.log_text().splitlines()[-lines:])
 
-    def await_log(self, text: str, timeout_s: float = 30) -> bool:
-        """Whether a text appears in the log within a time limit."""
-        return await_condition(lambda: text in self.log_text(), timeout_s)
-
     def get(self, path: str, *, timeout_s: float = 60) -> Reply:
-        """GET a path."""
-        return request(f"http://127.0.0.1:{self.port}{path}", timeout_s=timeout_s)
+        """GET a path. Raises httpx.TransportError when there is no answer."""
+        answer = self._http.get(path, timeout=timeout_s)
+        return _reply(answer.status_code, answer.content)
 
     def post(self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, timeout_s: float = 300) -> Reply:
         """POST a JSON body. Bytes are sent as they are."""
-        return request(f"http://127.0.0.1:{self.port}{path}", body, headers=headers, timeout_s=timeout_s)
+        # Not httpx's `json=`, which can't write the lone surrogates that a client may escape.
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json", **(headers or {})}
+        answer = self._http.post(path, content=content, headers=headers, timeout=timeout_s)
+        return _reply(answer.status_code, answer.content)
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> Reply:
+        """POST to one of OpenAI's endpoints through the official client, as users do.
+
+        What OpenAI's API does not have goes into `extra_body`. Lone surrogates, which this client can't send, are
+        posted.
+        """
+        try:
+            return Reply(200, self._create(path, body).to_dict(warnings=False))
+        except openai.APIStatusError as error:
+            return _reply(error.status_code, error.response.content)
+        except UnicodeEncodeError:
+            return self.post(path, body)
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The events of a streamed answer. Raises openai.APIStatusError."""
+        with self._create(path, {**body, "stream": True}) as events:
+            for event in events:
+                yield event.to_dict(warnings=False)
+
+    def _create(self, path: str, body: Mapping[str, Any]) -> Any:
+        creates: dict[str, Any] = {
+            "/v1/chat/completions": self._openai.chat.completions.create,
+            "/v1/completions": self._openai.completions.create,
+            "/v1/embeddings": self._openai.embeddings.create,
+            "/v1/responses": self._openai.responses.create,
+        }
+        create = creates[path]
+        known = body.keys() & inspect.signature(create).parameters.keys()
+        extra = {name: value for name, value in body.items() if name not in known}
+        return create(**{name: body[name] for name in known}, extra_body=extra)
+
+
+def _reply(status: int, content: bytes) -> Reply:
+    text = content.decode(errors="replace")
+    try:
+        return Reply(status, json.loads(text))
+    except ValueError:
+        return Reply(status, text)
 
 
 def await_condition(holds: Callable[[], bool], timeout_s: float) -> bool:
@@ -373,22 +423,6 @@ def await_condition(holds: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def request(url: str, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout_s: float = 300) -> Reply:
-    """One HTTP request; an error status is an answer like any other. Raises OSError when there is no answer."""
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    message = urllib.request.Request(url, data=data, headers={"content-type": "application/json", **(headers or {})})
-    try:
-        with urllib.request.urlopen(message, timeout=timeout_s) as answer:
-            status, raw = answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        status, raw = error.code, error.read()
-    text = raw.decode(errors="replace")
-    try:
-        return Reply(status, json.loads(text))
-    except ValueError:
-        return Reply(status, text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ takes a hand inside the process (a renamed hook, an exception in the adapter, of
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import openai
 from tokenizers import Tokenizer
 
 # Not this folder: a file named vllm.py lies in it.
@@ -111,9 +111,9 @@ def counted(running: Server, metric: str) -> float:
 
 
 def by_label(running: Server, metric: str) -> dict[str, float]:
-    """The adapter's counter by its only label's value."""
-    found = (re.fullmatch(rf'delta_tokenizer_{metric}_total\{{\w+="(\w+)"\}}', name) for name in metrics(running))
-    return {m[1]: metrics(running)[m[0]] for m in found if m}
+    """The adapter's counter by its path or reason."""
+    label = rf'delta_tokenizer_{metric}_total\{{.*\b(?:path|reason)="(\w+)".*\}}'
+    return {m[1]: value for name, value in metrics(running).items() if (m := re.fullmatch(label, name))}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -325,24 +325,18 @@ def check_keys(report: Report, running: Server, tokenizer: str) -> None:
 
 def streamed(running: Server, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """What a streamed answer amounts to: prompt IDs, and per choice its IDs, text and reason to stop."""
-    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=300)
-    connection.request("POST", path, json.dumps({**body, "stream": True}), {"content-type": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        return {"status": answer.status, "error": answer.read().decode()}
     got: dict[str, Any] = {"prompt": [], "choices": {}}
-    for line in answer:
-        if not line.startswith(b"data: {"):
-            continue
-        event = json.loads(line[6:])
-        got["prompt"] += event.get("prompt_token_ids") or []
-        for choice in event["choices"]:
-            got["prompt"] += choice.get("prompt_token_ids") or []
-            said = got["choices"].setdefault(choice["index"], {"ids": [], "text": "", "finish": None})
-            said["ids"] += choice.get("token_ids") or []
-            said["text"] += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
-            said["finish"] = choice.get("finish_reason") or said["finish"]
-    connection.close()
+    try:
+        for event in running.stream(path, body):
+            got["prompt"] += event.get("prompt_token_ids") or []
+            for choice in event["choices"]:
+                got["prompt"] += choice.get("prompt_token_ids") or []
+                said = got["choices"].setdefault(choice["index"], {"ids": [], "text": "", "finish": None})
+                said["ids"] += choice.get("token_ids") or []
+                said["text"] += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+                said["finish"] = choice.get("finish_reason") or said["finish"]
+    except openai.APIStatusError as error:
+        return {"status": error.status_code, "error": error.response.text}
     return got
 
 
@@ -366,10 +360,10 @@ def engine_answers(running: Server, tokenizer: str) -> dict[str, Any]:
     drawn = got["varied"]["choices"][0]["text"]
     for i, stop in enumerate(([drawn[60:66] or "x"], [drawn[101:102] or "x", "\ufffd"])):
         got[f"stop strings {i}"] = streamed(running, path, {**done, **VARIED, "max_tokens": 300, "stop": stop})
-    got["echo"] = _without_names(running.post(path, {**done, "echo": True, "max_tokens": 4}).body)
+    got["echo"] = _without_names(running.ask(path, {**done, "echo": True, "max_tokens": 4}).body)
     if tokenizer == "qwen3":  # vLLM itself fails to name IDs that no vocabulary has; the others' models choose such
-        got["logprobs"] = _without_names(running.post(path, {**done, "logprobs": 3, "max_tokens": 16}).body)
-        named = running.post(path, {**done, "prompt_logprobs": 1, "max_tokens": 2}).body
+        got["logprobs"] = _without_names(running.ask(path, {**done, "logprobs": 3, "max_tokens": 16}).body)
+        named = running.ask(path, {**done, "prompt_logprobs": 1, "max_tokens": 2}).body
         got["prompt logprobs"] = named["choices"][0]["text"]
     ids = running.post("/tokenize", {"model": MODEL, "prompt": text + "\U00013000\U00013001"}).body["tokens"]
     for left in range(1, 8):
@@ -381,7 +375,7 @@ def engine_answers(running: Server, tokenizer: str) -> dict[str, Any]:
         got[f"cut within a character and continued, {left} off"] = streamed(running, path, forced)
     got["responses"] = [
         item.get("content")
-        for item in running.post(
+        for item in running.ask(
             "/v1/responses", {"model": MODEL, "input": text, "max_output_tokens": 12, "temperature": 0}
         ).body["output"]
     ]
@@ -389,7 +383,7 @@ def engine_answers(running: Server, tokenizer: str) -> dict[str, Any]:
         "/v1/messages",
         {"model": MODEL, "max_tokens": 12, "temperature": 0, "messages": [{"role": "user", "content": text}]},
     ).body["content"]
-    got["too long"] = essence(running.post(path, {**done, "prompt": text * 20}))
+    got["too long"] = essence(running.ask(path, {**done, "prompt": text * 20}))
     return got
 
 
@@ -404,7 +398,7 @@ def engine_clients(running: Server, tokenizer: str) -> dict[str, Any]:
         got = {}
         for i, text in enumerate(session_texts(tokenizer, seed=20 + n, target_chars=6_000)):
             body = {"model": MODEL, "prompt": text, "max_tokens": 1, "return_token_ids": True, "session_id": f"c{n}"}
-            got[f"client {n} turn {i}"] = running.post("/v1/completions", body).body["choices"][0]["prompt_token_ids"]
+            got[f"client {n} turn {i}"] = running.ask("/v1/completions", body).body["choices"][0]["prompt_token_ids"]
         return got
 
     with ThreadPoolExecutor(4) as pool:
@@ -461,7 +455,7 @@ def check_two_api_servers(report: Report, engine: Engine, model: Path, tokenizer
             body = {"model": MODEL, "prompt": text, "add_special_tokens": False}
             report.equal(f"two API servers: turn {i}", running.post("/tokenize", body).body["tokens"], stock)
             tuned = {**body, "model": "tuned", "max_tokens": 1, "return_token_ids": True, "session_id": "t"}
-            answer = running.post("/v1/completions", tuned).body
+            answer = running.ask("/v1/completions", tuned).body
             report.equal(f"LoRA: turn {i}", answer["choices"][0]["prompt_token_ids"], stock)
         report.equal("two API servers: one sum of requests", counted(running, "requests"), 4.0 * len(texts))
         report.equal("two API servers: no fallbacks", by_label(running, "fallbacks"), {})
