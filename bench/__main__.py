@@ -1,7 +1,7 @@
 """Delta Tokenizer side by side with every exact peer, and with the floor.
 
     python -m bench turn|edit|cold|lookup|memory|sessions|all [--quick] [--tokenizers qwen3,...] [--out DIR]
-    python -m bench readme --from DIR [--write]          # README's performance section, made of what was measured
+    python -m bench docs [--from DIR] [--write [FILE]]   # docs/benchmarks.md, made of what was measured
 
 Every answer that was timed is compared with the reference's; the exit code is 1 if one of this project's differs, and
 a peer that differs is named and left out. Measure on an idle machine: contestants share the cores with whoever runs.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from delta_core.errors import DeltaError
 
-from . import memory, peers, report, texts, workloads
+from . import memory, page, peers, report, texts, workloads
 from .measure import Record, machine
 from .workloads import FULL, QUICK, Bench
 
@@ -35,7 +35,7 @@ TOKENIZERS = "qwen3,llama3_1,gpt_oss,deepseek_v3"
 
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m bench", description=__doc__.partition("\n")[0])
-    commands = root.add_subparsers(dest="command", required=True, metavar="|".join((*COMMANDS, "all", "readme")))
+    commands = root.add_subparsers(dest="command", required=True, metavar="|".join((*COMMANDS, "all", "docs")))
     for name in (*COMMANDS, "all"):
         p = commands.add_parser(name)
         p.add_argument("--quick", action="store_true", help="fewer lengths, kinds and rounds, qwen3 alone")
@@ -51,9 +51,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("row", choices=memory.ROWS)
     p.add_argument("tokenizer")
     p.add_argument("sessions", type=int)
-    p = commands.add_parser("readme")
+    p = commands.add_parser("docs")
     p.add_argument("--from", dest="folder", type=Path, default=peers.ROOT / "build" / "bench", metavar="DIR")
-    p.add_argument("--write", action="store_true", help="put it between the marks in README.md")
+    target = peers.ROOT / "docs" / "benchmarks.md"
+    p.add_argument("--write", type=Path, nargs="?", const=target, metavar="FILE", help=f"default: docs/{target.name}")
     return root
 
 
@@ -61,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.command == "churn":
         return memory.churn(args.row, args.tokenizer, args.sessions)
-    if args.command == "readme":
-        return report.readme(args.folder, peers.ROOT / "README.md" if args.write else None)
+    if args.command == "docs":
+        return page.docs(args.folder, args.write)
     try:
         return measure(args)
     except (DeltaError, OSError, EOFError) as error:

@@ -104,6 +104,13 @@ def measure(model: str, sizes: Sequence[int], kinds: Sequence[str], rounds: int)
 # -- tables --
 
 
+def load(folder: Path) -> dict[int, Record]:
+    """What was measured, by the number of cores; nothing where nothing was."""
+    path = folder / "parallel.json"
+    raw = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {int(cores): Record.of(record) for cores, record in raw.items()}
+
+
 def _wrong(r: Result) -> str:
     return " WRONG" if r.wrong else ""
 

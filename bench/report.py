@@ -1,16 +1,14 @@
-"""Records as JSON, Markdown tables and plots, and README's section made of them."""
+"""Records as JSON, Markdown tables and plots. The page in docs/ is made in `page.py`."""
 
 from __future__ import annotations
 
 import re
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .measure import Check, Churn, Record, Result, State
+from .measure import TIGHT, Check, Churn, Record, Result, State
 from .ours import FLOOR, FLOOR_ARRAY
 
 ORDER = ("turn", "edit", "lookup", "cold", "sessions", "memory")
@@ -22,7 +20,6 @@ TITLES = {
     "sessions": "Whole sessions: CPU time of all turns",
     "memory": "Memory",
 }
-_MARKS = ("<!-- bench -->", "<!-- /bench -->")
 _COLORS = ("#0b3a6b", "#1f5fa8", "#4a90d9", "#7fb2e5")
 
 
@@ -63,19 +60,19 @@ def machine_line(record: Record) -> str:
     versions = {**m["versions"], **{k: v for k, v in (m["apart"] or {}).items() if k != "tokenizers"}}
     return (
         f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB; load at the start {m['load_average'][0]}; "
-        f"Python {m['python']}, " + ", ".join(f"{k} {v}" for k, v in versions.items() if v) + f"; {m['date']}. "
-        "Medians in ms (99th percentile), everything in one interleaved run, all IDs compared with the reference's."
+        f"Python {m['python']}, " + ", ".join(f"{k} {v}" for k, v in versions.items() if v) + f"; {m['date']}."
     )
 
 
 def tables(record: Record) -> list[str]:
-    groups: dict[tuple[str, str], list[Result]] = {}
+    groups: dict[str, list[Result]] = {}
     for r in record.results:
         # A sweep is one table, whatever its lengths; other kinds of scenes are one table for a tokenizer and a text.
-        groups.setdefault((r.tokenizer, "sessions" if record.command == "sessions" else r.kind), []).append(r)
+        title = r.tokenizer if record.command == "sessions" else f"{r.tokenizer}, {r.kind}, {r.mode}"
+        groups.setdefault(title, []).append(r)
     found = []
-    for (tokenizer, kind), results in groups.items():
-        found.append(f"**{tokenizer}**" if kind == "sessions" else f"**{tokenizer}, {kind}**")
+    for title, results in groups.items():
+        found.append(f"**{title}**")
         found.append(pivot(results, column_of(record.command), cpu if record.command == "sessions" else median))
     if record.fits:
         found.append(fit_table(record))
@@ -195,6 +192,14 @@ def _size(chars: int) -> str:
     return f"{chars / 1e6:g}M" if chars >= 1_000_000 else f"{chars / 1e3:g}K" if chars >= 1_000 else str(chars)
 
 
+def brief(r: Result, record: Record) -> bool:
+    """Whether a result is of the first tokenizer, of the first kind of text, and in a turn table of the sweep."""
+    if record.command == "turn" and (r.scene, r.new_chars) != ("append", 400):
+        return False
+    first = record.results[0]
+    return r.tokenizer == first.tokenizer and (r.kind == first.kind or record.command == "sessions")
+
+
 # -- plots --
 
 
@@ -206,7 +211,7 @@ def _draw(record: Record, axes: Any) -> bool:
             axes.plot(x, y, label=churn.row, color=_color(churn.row, n), lw=1.6)
         axes.set(xlabel="conversations served, two turns each", ylabel="resident MB above the start")
     elif record.results:
-        shown = [r for r in record.results if _brief(r, record)]
+        shown = [r for r in record.results if r.mode == TIGHT and brief(r, record)]
         wrong = {r.row for r in shown if r.wrong}
         (_lines if record.command in ("turn", "lookup") else _bars)(
             [r for r in shown if r.row not in wrong], axes, record.command
@@ -243,49 +248,3 @@ def _bars(results: Sequence[Result], axes: Any, command: str) -> None:
     axes.set_yticks([i + 0.4 for i in range(len(scenes))], scenes, fontsize=8)
     axes.set(xscale="log", xlabel="s of CPU" if command == "sessions" else "ms (median)")
     axes.invert_yaxis()
-
-
-# -- README --
-
-
-def section(folder: Path) -> str:
-    """README's performance section: the first tokenizer's tables, the fit and what became of the targets."""
-    parts: list[str] = []
-    paths = [folder / f"{command}.json" for command in ORDER]
-    for path in filter(Path.exists, paths):
-        record = Record.load(path)
-        brief = replace(
-            record,
-            results=[r for r in record.results if _brief(r, record)],
-            states=[s for s in record.states if s.form == "list" and s.kind == record.states[0].kind],
-        )
-        machine = machine_line(record) if not parts else ""
-        parts += filter(None, (machine, f"### {TITLES[record.command]}", *tables(brief), target_table(record.checks)))
-    return "\n\n".join(parts)
-
-
-def _brief(r: Result, record: Record) -> bool:
-    """Whether a result is of the first tokenizer, of the first kind of text, and in a turn table of the sweep."""
-    if record.command == "turn" and (r.scene, r.new_chars) != ("append", 400):
-        return False
-    first = record.results[0]
-    return r.tokenizer == first.tokenizer and (r.kind == first.kind or record.command == "sessions")
-
-
-def readme(folder: Path, target: Path | None) -> int:
-    """Print the section, or put it between the marks of a file. Exit code 2 when there is nothing, or no marks."""
-    text = section(folder)
-    if not text:
-        print(f"bench readme: no records in {folder}", file=sys.stderr)
-        return 2
-    if target is None:
-        print(text)
-        return 0
-    old = target.read_text(encoding="utf-8")
-    put = f"{_MARKS[0]}\n\n{text}\n\n{_MARKS[1]}"
-    new, count = re.subn(f"{_MARKS[0]}.*?{_MARKS[1]}", lambda match: put, old, count=1, flags=re.DOTALL)
-    if not count:
-        print(f"bench readme: {target} has no {_MARKS[0]} … {_MARKS[1]}", file=sys.stderr)
-        return 2
-    target.write_text(new, encoding="utf-8")
-    return 0

@@ -16,8 +16,9 @@ from conftest import Subject
 from oracle import ids_of
 
 from bench import __main__ as command
-from bench import memory, ours, parallel, peers, report, texts, workloads
+from bench import measure, memory, ours, page, parallel, peers, report, texts, workloads
 from bench.measure import (
+    SERVER,
     TIGHT,
     Case,
     Check,
@@ -250,22 +251,38 @@ def test_the_fastest_exact_peer_is_the_one_to_beat() -> None:
     assert peer.row == "quick"
 
 
-def test_readmes_section_is_put_between_its_marks_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "README.md"
-    target.write_text("before\n<!-- bench -->old<!-- /bench -->\nafter\n", encoding="utf-8")
-    assert report.readme(tmp_path, target) == 2, "nothing was measured"
-    record().save(tmp_path)
-    assert report.readme(tmp_path, target) == 0
+def test_the_page_is_made_of_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "benchmarks.md"
+    assert page.docs(tmp_path, target) == 2, "nothing was measured"
+    assert not target.exists()
+    kept = record()
+    kept.results += [replace(r, mode=SERVER, median_ms=3.0) for r in kept.results]
+    kept.note("tiktoken left out")
+    kept.save(tmp_path)
+    assert page.docs(tmp_path, target) == 0
     written = target.read_text(encoding="utf-8")
-    assert written.startswith("before\n<!-- bench -->\n\na CPU")
-    assert written.endswith("\n<!-- /bench -->\nafter\n")
+    assert "\npython -m bench turn\npython -m bench docs --write\n" in written, "how to repeat it"
+    assert "a CPU, 2 cores, 8 GiB; load at the start 0.1; Python 3, tokenizers 1; 2031-01-01." in written
+    assert "**qwen3, english, tight loop**" in written
+    assert written.index("| 1.25 (2.00) |") < written.index("**qwen3, english, server mode**")
+    assert written.index("**qwen3, english, server mode**") < written.index("| 3.00 (2.00) |")
     assert "| a target | ≤ 1.6 | 1.70 | 1.70 to 1.70 | 0 of 1 |" in written
-    assert "-->old" not in written
-    assert report.readme(tmp_path, None) == 0
-    assert "a CPU" in capsys.readouterr().out
-    target.write_text("no marks", encoding="utf-8")
-    assert report.readme(tmp_path, target) == 2
-    assert target.read_text(encoding="utf-8") == "no marks"
+    assert "- tiktoken left out" in written
+    assert "fast but wrong" not in written
+    assert page.docs(tmp_path, None) == 0
+    assert capsys.readouterr().out == written + "\n"
+
+
+def test_the_page_says_when_little_was_measured_and_when_the_machine_was_busy(tmp_path: Path) -> None:
+    kept = record()
+    kept.save(tmp_path)
+    calm = page.page(tmp_path)
+    kept.machine |= {"quick": True, "load_average": [5.0]}
+    kept.save(tmp_path)
+    busy = page.page(tmp_path)
+    assert [phrase in text for text in (calm, busy) for phrase in ("quick set", "shared and busy", "turn --quick")] == [
+        False, False, False, True, True, True,
+    ]  # fmt: skip
 
 
 TINY = replace(
@@ -284,6 +301,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: Callable[..
     monkeypatch.setattr(command, "QUICK", TINY)
     monkeypatch.setattr(memory, "ROWS", memory.ROWS[:1])
     monkeypatch.setattr(report, "plot", lambda record, folder: None)  # a second each
+    monkeypatch.setattr(measure, "other_work", lambda: None)  # 3 ms a call
     shared.live.save(str(tmp_path / "tokenizer.json"))
     common = ["--quick", "--tokenizers", str(tmp_path / "tokenizer.json"), "--out", str(tmp_path / "out")]
     return [*common, "--peers", "none"]
@@ -306,7 +324,12 @@ def test_every_subcommand_measures_writes_and_is_exact(tiny: list[str], tmp_path
     assert conversations == 20
     assert 0 < held <= churned[0].budget
     assert evicted > 0
-    assert report.readme(tmp_path / "out", None) == 0
+    assert command.main(["docs", "--from", str(tmp_path / "out"), "--write", str(tmp_path / "page.md")]) == 0
+    written = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert all(f"## {title}" in written for title in report.TITLES.values())
+    for name in ("turn", "edit", "cold"):
+        modes = {r.mode for r in Record.load(tmp_path / "out" / f"{name}.json").results}
+        assert modes == {TIGHT, SERVER}
 
 
 def test_cold_text_is_measured_beside_its_encoder_alone_and_lopt(
