@@ -3,9 +3,8 @@
     python -m bench.vllm --python VENV/bin/python [--tokens 8000 32000 100000] [--out FOLDER]
 
 VENV is the environment that `e2e/vllm.py` makes; a tiny model with one attention head is made, so that the engine's
-own step hides as little as possible. vLLM's own tokenizer and Delta Tokenizer are
-measured with vLLM's own detokenizer and with it primed by a tail; with fastokens the tail is refused, since nothing is
-proven for its decoder. The same conversation every time, grown by two short messages a turn, from one client.
+own step hides as little as possible. Delta Tokenizer is measured with vLLM's own detokenizer and with it primed by a
+tail. The same conversation every time, grown by two short messages a turn, from one client.
 
 - *parts*: in a process of vLLM's, the CPU time (all threads) of each step between the request's bytes and the engine,
   and of the detokenizer's first step.
@@ -36,7 +35,6 @@ from e2e.vllm import ENVIRONMENT
 ON = {"DELTA_TOKENIZER": "1"}
 WAYS: dict[str, dict[str, str]] = {
     "stock": {},
-    "stock, primed": {**ON, "DELTA_POLICY": "off"},
     "fastokens": {"VLLM_USE_FASTOKENS": "1"},
     "delta": {**ON, "DELTA_DETOKENIZER": "0"},
     "delta, primed": ON,
