@@ -16,12 +16,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from .admission.frozen import REFUSED, Certification, Frozen
 from .errors import Reason, panics_are_errors
 from .forks import in_forked_child
-from .identity import answers_differ, bytes_of
+from .identity import Known, answers_differ, bytes_of
 from .ids import Ids, Kind, container, from_numbers
 from .reference import Reference
 
@@ -136,7 +135,7 @@ class FastEncoder(Encoder):
         """Made of the reference's copy or its state, never of the live object. Raises EncoderUnavailable."""
         raise NotImplementedError
 
-    def differs_from(self, live: Tokenizer) -> str | None:
+    def differs_from(self, known: Known) -> str | None:
         """An ID that is another token to it than to the live tokenizer, or the other way round; None when all agree."""
         raise NotImplementedError
 
@@ -160,13 +159,14 @@ class FastokensEncoder(FastEncoder):
         except Exception as error:
             raise EncoderUnavailable(f"fastokens does not take this tokenizer: {error}") from error
 
-    def differs_from(self, live: Tokenizer) -> str | None:
+    def differs_from(self, known: Known) -> str | None:
         """See FastEncoder."""
         ours = self._tokenizer
-        for token, i in live.get_vocab(with_added_tokens=True).items():
-            if ours.token_to_id(token) != i or ours.id_to_token(i) != live.id_to_token(i):
-                return f"it has {token!r} as {ours.token_to_id(token)} and {i} as {ours.id_to_token(i)!r}"
-        return None
+        for token, i in known.vocabulary.items():
+            if ours.token_to_id(token) != i:
+                return f"it has {token!r} as {ours.token_to_id(token)}, the live tokenizer as {i}"
+        largest = max(known.vocabulary.values(), default=-1)
+        return None if ours.vocab_size == largest + 1 else f"it has {ours.vocab_size} tokens up to the ID {largest}"
 
     @panics_are_errors
     def encode_flat(self, segments: Sequence[str], kind: Kind) -> tuple[Ids, list[int]]:
@@ -203,11 +203,11 @@ class GigatokenEncoder(FastEncoder):
             raise EncoderUnavailable(f"gigatoken does not take this tokenizer: {error}") from error
         self._lock = threading.Lock()
 
-    def differs_from(self, live: Tokenizer) -> str | None:
+    def differs_from(self, known: Known) -> str | None:
         """See FastEncoder."""
         ours: dict[int, bytes] = dict(self._tokenizer.vocab)
-        added = {i: token.content for i, token in live.get_added_tokens_decoder().items()}
-        theirs = {i: token for token, i in live.get_vocab(with_added_tokens=True).items()} | added
+        added = {i: token.content for i, token in known.added.items()}
+        theirs = {i: token for token, i in known.vocabulary.items()} | added
         for i in {*ours, *theirs}:
             token = theirs.get(i)
             raw = None if token is None else token.encode() if i in added else bytes_of(token)
@@ -341,8 +341,8 @@ def _certified(name: str, frozen: Frozen, reference: Reference) -> Guarded:
         )
     encoder = build(name, reference)
     guarded = Guarded(encoder, certification, reference)
-    live = reference.backend
-    difference = encoder.differs_from(live) or answers_differ(live, lambda texts: encode_each(guarded, texts))
+    known = reference.known
+    difference = encoder.differs_from(known) or answers_differ(known, lambda texts: encode_each(guarded, texts))
     if difference is not None:
         raise EncoderDiffers(f"{name} makes another tokenizer of this one: {difference}")
     return guarded

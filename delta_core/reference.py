@@ -142,8 +142,9 @@ class Reference:
     def __init__(self, live: object) -> None:
         self.live = live
         self.backend = backend_of(live)
+        self._known: identity.Known | None = None
         # IDs are given out in order: a token that is new to the vocabulary takes this one.
-        self._next_id = self._first_free_id()
+        self._next_id = max(self.known.vocabulary.values(), default=-1) + 1
         self._state = self._cheap_state()
         if live is not self.backend:
             _announce_changes(type(live))
@@ -176,9 +177,20 @@ class Reference:
 
     # -- asking --
 
+    @property
+    def known(self) -> identity.Known:
+        """What the live tokenizer was asked already, for as long as it is being admitted: see `settle`."""
+        if self._known is None:
+            self._known = identity.Known(self.backend)
+        return self._known
+
+    def settle(self) -> None:
+        """Forget what was asked: 50 MB for 150K tokens, which nobody needs once copies and encoders are made."""
+        self._known = None
+
     def parsed(self) -> dict[str, Any]:
         """The live state as a tokenizer.json, parsed. About 0.5 s for 150K tokens; done once."""
-        return json.loads(self.backend.to_str())  # type: ignore[no-any-return]
+        return json.loads(self.known.state)  # type: ignore[no-any-return]
 
     def serialized(self, *, dense: bool = False) -> str:
         """The live state as a tokenizer.json of which the same tokenizer can be made.
@@ -186,13 +198,10 @@ class Reference:
         dense: for a reader that takes no vocabulary with holes. 0.1 s, 0.5 s where the state has to be rewritten.
         """
         # An empty prefix or suffix is none; fastokens takes only the latter.
-        state = self.backend.to_str()
+        state = self.known.state
         for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
             state = state.replace(f'"{affix}":"",', f'"{affix}":null,')
-        if dense:
-            vocabulary = self.backend.get_vocab(with_added_tokens=False).values()
-            dense = max(vocabulary, default=-1) >= len(vocabulary)
-        return _keep_ids(state) if self._renumbered or dense else state
+        return _keep_ids(state) if self._renumbered or (dense and self.known.has_holes()) else state
 
     def copy(self) -> Tokenizer:
         """A tokenizer of our own in the admitted state, shown to be the same one: one for all who need it.
@@ -210,16 +219,17 @@ class Reference:
             self._watch_due = 0.0
             if self.changed() is None:
                 copy = Tokenizer.from_str(self.serialized())
-                difference = identity.difference(self.backend, copy)
+                difference = identity.difference(self.known, copy)
                 if difference is not None and not self._renumbered:
                     self._renumbered = True
                     copy = Tokenizer.from_str(self.serialized())
-                    difference = identity.difference(self.backend, copy)
+                    difference = identity.difference(self.known, copy)
                 self._watch_due = 0.0
                 if self.changed() is None and copy.truncation is None and copy.padding is None:
                     if difference is not None:
                         raise CopyDiffers(difference)
                     return copy
+            self.settle()
         raise RuntimeError("the live tokenizer changed after admission")
 
     def affixes(self) -> Affixes | None:
@@ -277,7 +287,3 @@ class Reference:
     def _added_tokens(self) -> dict[int, AddedToken]:
         """By ID, with their flags: adding a token again with other flags changes it in place, under its old ID."""
         return self.backend.get_added_tokens_decoder()
-
-    def _first_free_id(self) -> int:
-        vocab = self.backend.get_vocab(with_added_tokens=True)
-        return max(vocab.values(), default=-1) + 1

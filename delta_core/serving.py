@@ -56,6 +56,7 @@ class Serving(Library):
         if frozen is None:
             if verdict.reason is Reason.UNKNOWN_PRE_TOKENIZER:
                 self._in_background("derive", self._admit_later, pre_tokenizer=verdict.sections.pre_tokenizer)
+            reference.settle()
             return Admission.refused(verdict)
         affixes = reference.affixes()
         assert affixes is not None  # admission asked for it
@@ -68,6 +69,7 @@ class Serving(Library):
             later = partial(self._choose_later, frozen)
             state = reference.copy().to_str()
             self._in_background("certify", later, encoder=uncertified, config=frozen.to_json(), tokenizer=state)
+        reference.settle()
         rate = self._options["shadow_rate"]
         if rate > 0 and self._shadow is None:
             self._shadow = Shadow(reference, rate, self._counters, self._store.clear)
@@ -104,6 +106,7 @@ class Serving(Library):
         encoder, note, reason, _ = choose(self._options["encoder"], frozen, reference)
         if reason is not None:
             self._counters.fallback(reason)
+        reference.settle()
         warm(encoder)
         with self._pool_lock:
             self._encoder, self._pool = encoder, None
