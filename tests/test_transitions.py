@@ -117,6 +117,15 @@ def test_a_lookahead_over_runs_is_seen() -> None:
     assert (space, 1 - space) not in t.safe
 
 
+def test_what_only_longer_runs_show_is_seen() -> None:
+    """Before 4, a run of two 3s gives one back: five characters show it, and strings here have four."""
+    t = derive(split_on(r"1+2+3+(?!4)|1+2+3+|."), reduced_length=4)
+    of = {samples[0]: i for i, samples in enumerate(t.samples)}
+    assert t.derivation.full_length == 4
+    assert (of["3"], of["4"]) not in t.safe
+    assert (of["4"], of["3"]) in t.safe
+
+
 def test_a_pattern_that_counts_is_seen_to_its_end() -> None:
     """No short string has ten of a letter in a row; a cut there would tear the piece."""
     t = derive(split_on(r"a{10}b|."))
