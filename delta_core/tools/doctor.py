@@ -32,13 +32,15 @@ def run(args: argparse.Namespace) -> int:
     verdict = admit(reference)
     admitted = verdict.frozen is not None
     config = verdict.nearest if verdict.frozen is None else verdict.frozen.name
-    sections = dict.fromkeys(_SECTIONS, "same") | {m.section: m.difference for m in verdict.mismatches}
+    differing = verdict.mismatches or verdict.drift
+    sections = dict.fromkeys(_SECTIONS, "same") | {m.section: m.difference for m in differing}
     encoders = [] if verdict.frozen is None else [_encoder(name, verdict.frozen, reference) for name in NAMES]
     if args.json:
         report = {
             "file": str(path),
             "admitted": admitted,
             "config": config,
+            "nearest": verdict.nearest,
             "reason": None if verdict.reason is None else str(verdict.reason),
             "reference_version": reference.version,
             "sections": sections,
@@ -48,11 +50,12 @@ def run(args: argparse.Namespace) -> int:
         return 0 if admitted else 1
     state = f"admitted as {config}" if admitted else f"not admitted ({verdict.reason})"
     print(f"{path}: {state}, tokenizers {reference.version}")
-    if not admitted and verdict.nearest:
-        print(f"compared with {verdict.nearest}, which comes closest; `delta freeze {path}` may cover it")
+    if differing and verdict.nearest:
+        what = "the cut rules do not need what differs" if admitted else f"`delta freeze {path}` may cover it"
+        print(f"compared with {verdict.nearest}, which comes closest; {what}")
     for section, difference in sections.items():
         same = difference == "same"
-        print(f"  {'ok  ' if same else 'DIFF'} {section:15}{'' if same else difference}")
+        print(f"  {'ok  ' if same else '-   ' if admitted else 'DIFF'} {section:15}{'' if same else difference}")
     for e in encoders:
         print(f"  {'ok  ' if e['serves'] else '-   '} encoder {e['encoder']} {e['version'] or ''} {e['note'] or ''}")
     return 0 if admitted else 1
