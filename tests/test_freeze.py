@@ -36,7 +36,7 @@ def test_a_frozen_config_admits_after_writing_and_reading() -> None:
 
 def test_a_user_config_in_the_users_folder_is_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     live = live_from(spec("llama3_1"))
-    assert not DeltaTokenizer(live).admission.admitted
+    assert DeltaTokenizer(live).admission.config == "structure of llama3"
     monkeypatch.setenv("DELTA_CONFIGS", str(tmp_path))
     frozen_from(live, "mine").write(tmp_path)
     assert DeltaTokenizer(live).admission.config == "mine"
