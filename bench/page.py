@@ -21,9 +21,9 @@ environment with the `test` extra, on an idle machine:
 ```
 
 - **Figures** are medians in milliseconds, with the 99th percentile in parentheses. Compare figures of one table: its
-  rows made the same calls in turn, interleaved. Ratios carry over to other machines, absolute times do not.
-- **Processes.** Everything runs in one process, but for peers that need an environment of their own: these run in a
-  second one, which takes the times itself.
+  rows made the same calls in turn, interleaved. Ratios say more about another machine than absolute times do.
+- **Processes.** All rows of a table run in one process, but for peers that need an environment of their own (toktier,
+  tiktoken): these run in a second one, which takes the times itself.
 - **Exact.** Every answer that was timed was compared with the reference's. A peer that gave a wrong ID is in no table;
   the notes name it.
 - **Tight loop**: the call follows its preparation at once, caches are warm. **Server mode**: between the two, another
@@ -31,6 +31,7 @@ environment with the `test` extra, on an idle machine:
 - The **floor** compares the old text, encodes what follows its last safe cut, and copies the old IDs: what no exact
   tokenizer that returns a list can do without. It knows beforehand where to look.
 - **Targets** are the project's own. Those that are missed are shown as well.
+- `python -m bench.compare OLD` puts another checkout beside this one: what a change has cost.
 
 {machine} {conditions}"""
 
@@ -39,7 +40,7 @@ _PARALLEL = """\
 
 Each encoder alone and inside Delta Tokenizer; the factor says how many times faster Delta Tokenizer is. What a fast
 encoder loses here, once a conversation, pays for checkpoints: they make the later turns cheap. LoPT encodes overlapping
-chunks in parallel and joins them, as its paper describes it."""
+chunks in parallel and joins them, as its paper describes it; where its IDs differed, the cell says so."""
 
 
 def page(folder: Path) -> str:

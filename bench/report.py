@@ -47,7 +47,10 @@ def plot(record: Record, folder: Path) -> None:
 
 def markdown(record: Record) -> str:
     """Everything of a record that a person wants to read."""
-    parts = [f"## {TITLES[record.command]}", machine_line(record), *tables(record)]
+    said = (
+        f"{machine_line(record)} Medians in ms (99th percentile), interleaved; all IDs compared with the reference's."
+    )
+    parts = [f"## {TITLES[record.command]}", said, *tables(record)]
     if record.checks:
         parts.append(check_table(record.checks))
     if record.notes:
