@@ -228,7 +228,7 @@ def test_admission_names_what_differs_from_the_nearest_config(synthetic: Callabl
 
 
 def test_an_unknown_vocabulary_is_told_to_freeze() -> None:
-    tok = DeltaTokenizer(live_from(spec("llama3_1")))
+    tok = DeltaTokenizer(live_from(spec("llama3_1")), admit="frozen")
     assert tok.admission.reason is Reason.UNKNOWN_TOKENIZER
     assert tok.admission.config is None
     assert "delta freeze" in str(tok.admission.mismatches[0])

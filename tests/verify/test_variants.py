@@ -125,7 +125,7 @@ def test_a_fault_that_the_stock_path_hides_is_a_finding(subject: Subject, monkey
     def plan(*_: object) -> None:
         raise KeyError
 
-    monkeypatch.setattr("delta_core.tokenizer.plan", plan)
+    monkeypatch.setattr("delta_core.tokenizer.reusable", plan)
     tally = run(subject, "special")
     assert tally.outcome == SERVED
     assert tally.failed == [[]]
