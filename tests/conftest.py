@@ -45,16 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-network", action="store_true", help="also run tests that ask a package registry")
 
 
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    if getattr(config.option, "dist", "no") == "load":  # what -n asks for; see `_one_worker_a_vocabulary`
-        config.option.dist = "loadgroup"
-
-
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("slow" if config.getoption("--run-slow") else "default")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     off = {
         "slow": not config.getoption("--run-slow"),
@@ -64,16 +58,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in set(deselected)]
-    _one_worker_a_vocabulary(items)
 
 
-def _one_worker_a_vocabulary(items: list[pytest.Item]) -> None:
-    """A real tokenizer takes seconds to load: the tests of one go to one worker."""
-    for item in items:
-        if "real_tokenizer" in getattr(item, "fixturenames", ()):
-            callspec = getattr(item, "callspec", None)
-            asked = [value for value in callspec.params.values() if value in NAMES] if callspec else []
-            item.add_marker(pytest.mark.xdist_group(asked[-1] if asked else "qwen3"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """What takes seconds to make is made by one worker: its tests go there together."""
+    if config.getoption("dist") != "load":  # what -n asks for
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return together(nodeid)
+
+    return Together(config, log)
+
+
+def together(nodeid: str) -> str:
+    """Which tests share a worker: those of one real tokenizer, those of certification, and each other one alone."""
+    file, _, test = nodeid.partition("::")
+    name, _, parameters = test.partition("[")
+    if "test_certify" in file:
+        return file
+    if "real" in name or Path(file).stem in ("test_shared_data", "test_shared_sessions", "test_literal_ids"):
+        return next((part for part in reversed(parameters.strip("]").split("-")) if part in NAMES), nodeid)
+    return nodeid
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

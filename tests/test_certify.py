@@ -30,8 +30,6 @@ from delta_core.tools.verify.planted import PlantedEncoder
 
 pytest.importorskip("fastokens")
 
-pytestmark = pytest.mark.xdist_group("certify")  # they share what the references said
-
 CORPUS = ["the tokenizer reads the old text again and again; it's 'quoted' and they're done\n", "café ſ\n"] * 20
 
 
