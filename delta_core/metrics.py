@@ -7,8 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .errors import Reason
 from .forks import renewed_after_fork
@@ -19,17 +18,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("delta_core")
 
 
-class Path(str, Enum):
-    """What happened to a request: a label of the metric."""
-
-    SHORT = "short"  # too short to look up
-    COLD = "cold"  # nothing to reuse
-    APPEND = "append"  # everything stored was reused, up to the last checkpoint
-    SPLICE = "splice"  # parts were reused
-    STOCK = "stock"  # the engine's own tokenizer alone
-
-    def __str__(self) -> str:
-        return self.value
+# What happened to a request, a label of the metric: too short to look up; nothing to reuse; everything stored reused, up
+# to the last checkpoint; parts reused; served by the engine's own tokenizer.
+Path = Literal["short", "cold", "append", "splice", "stock"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +127,7 @@ class Prometheus:
         where = client.REGISTRY if registry is None else registry
         name = "delta_tokenizer"
         self._requests = client.Counter(
-            f"{name}_requests", f"Texts encoded, by path ({', '.join(Path)})", ["path"], registry=where
+            f"{name}_requests", f"Texts encoded, by path ({', '.join(get_args(Path))})", ["path"], registry=where
         )
         self._reused = client.Counter(f"{name}_reused_tokens", "IDs taken over from earlier requests", registry=where)
         self._encoded = client.Counter(f"{name}_encoded_characters", "Characters that were encoded", registry=where)
@@ -168,7 +159,7 @@ class Prometheus:
 
     def request(self, path: Path, reused_tokens: int, encoded_chars: int, held: int | None) -> None:
         """Count one."""
-        self._requests.labels(path.value).inc()
+        self._requests.labels(path).inc()
         self._reused.inc(reused_tokens)
         self._encoded.inc(encoded_chars)
         if held is not None:

@@ -112,7 +112,8 @@ class Transcript(NamedTuple):
     @property
     def settled(self) -> int:
         """IDs before the text's end, where the next turn begins: they stay as they are."""
-        last = bisect_right(self.checkpoints.positions, len(self.text) - max(scale().tail, default=0)) - 1
+        tail = scale().tail
+        last = bisect_right(self.checkpoints.positions, len(self.text) - (tail[0] if tail else 0)) - 1
         return self.checkpoints.tokens[last] if last >= 0 else self.ids.length
 
     def bytes(self) -> int:

@@ -50,7 +50,7 @@ _CLOSE = 4096
 class _Job:
     """One request after the look-up. plan: what covers its text, in order; pending: characters of the gaps in it.
 
-    origin: what is reused; None when nothing is. namespace, key: the store's names for where it belongs.
+    origin: what is reused, with so many IDs; None when nothing is. namespace, key: the store's names for where it belongs.
     kind: what the caller wants, list or array.
     """
 
@@ -61,6 +61,7 @@ class _Job:
     origin: Origin | None
     plan: list[Reuse | Gap]
     pending: int
+    reused: int = 0
 
     @property
     def gaps(self) -> list[Gap]:
@@ -207,7 +208,7 @@ class DeltaTokenizer(Serving):
             return _Job(text, kind, space, key, None, [Gap(text, 0, size, tail, kind)], size)
         branch, old, prefix = found
         plan: list[Reuse | Gap] = []
-        at = kept = 0
+        at = kept = tokens = 0
         blocks = common_blocks(old.text, text, prefix)
         for reuse in reusable(old, text, blocks):
             if reuse.start > at:
@@ -215,6 +216,7 @@ class DeltaTokenizer(Serving):
             plan.append(reuse)
             at = reuse.end
             kept += reuse.end - reuse.start
+            tokens += reuse.token_end - reuse.token_start
         if at < size:
             plan.append(Gap(text, at, size, tail, kind))
         origin = Origin(
@@ -223,7 +225,7 @@ class DeltaTokenizer(Serving):
             same=[(start, end) for start, end, shift in blocks if shift == 0],
             lost=len(old.text) - sum(end - start for start, end, _ in blocks),
         )
-        return _Job(text, kind, space, key, origin if kept else None, plan, size - kept)
+        return _Job(text, kind, space, key, origin if kept else None, plan, size - kept, tokens)
 
     def _find(self, namespace: bytes, key: bytes | None, text: str) -> tuple[Branch, Transcript, int] | None:
         """The stored transcript that shares the longest prefix with the text: of the key's own, else by content."""
@@ -287,19 +289,18 @@ class DeltaTokenizer(Serving):
     def _remember(self, job: _Job, transcript: Transcript) -> Ids:
         """Put the new transcript into the store and count the request. Its IDs, as a fresh list."""
         ids, origin = transcript.ids, job.origin
-        reused = sum(item.token_end - item.token_start for item in job.plan if isinstance(item, Reuse))
         if len(job.text) < scale().remembered_from:
-            self._counters.request(Path.SHORT, 0, job.pending)
+            self._counters.request("short", 0, job.pending)
         else:
-            path = Path.COLD
+            path: Path = "cold"
             if origin is not None:
-                path = Path.APPEND if origin.prefix == len(origin.transcript.text) else Path.SPLICE
+                path = "append" if origin.prefix == len(origin.transcript.text) else "splice"
             unchanged = origin is not None and origin.lost == 0 and job.pending == 0 and origin.prefix == len(job.text)
             if origin is not None and unchanged and origin.branch.key == job.key:
                 self._store.touch(origin.branch)
             else:
                 ids = self._store.remember(job.namespace, job.key, transcript, origin)
-            self._counters.request(path, reused, job.pending, self._store.held)
+            self._counters.request(path, job.reused, job.pending, self._store.held)
         if self._shadow is not None:
             self._shadow.offer(job.text, ids)
         return ids.copy()
@@ -349,7 +350,7 @@ class DeltaTokenizer(Serving):
         stock: the stock path serves the request, which is counted, too.
         """
         if stock:
-            self._counters.request(Path.STOCK)
+            self._counters.request("stock")
         return self._counters.fallback(reason)
 
     def export(self, prometheus: Prometheus) -> None:
