@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("delta_core")
 
 
-# What happened to a request, a label of the metric: too short to look up; nothing to reuse; everything stored reused, up
-# to the last checkpoint; parts reused; served by the engine's own tokenizer.
+# What happened to a request, a label of the metric: too short to look up; nothing to reuse; everything stored reused,
+# up to the last checkpoint; parts reused; served by the engine's own tokenizer.
 Path = Literal["short", "cold", "append", "splice", "stock"]
 
 

@@ -50,8 +50,8 @@ _CLOSE = 4096
 class _Job:
     """One request after the look-up. plan: what covers its text, in order; pending: characters of the gaps in it.
 
-    origin: what is reused, with so many IDs; None when nothing is. namespace, key: the store's names for where it belongs.
-    kind: what the caller wants, list or array.
+    origin, reused: from where how many IDs are reused; None and 0 when nothing is.
+    namespace, key: the store's names for where it belongs. kind: what the caller wants, list or array.
     """
 
     text: str
