@@ -54,7 +54,15 @@ def test_every_example_in_a_docstring_runs(tok: DeltaTokenizer, folder: Path) ->
 
 
 def test_every_public_method_has_an_example() -> None:
-    without = {"encode_array_async", "id_to_token", "get_vocab", "get_vocab_size", "export", "fallback", "when_admitted"}
+    without = {
+        "encode_array_async",
+        "id_to_token",
+        "get_vocab",
+        "get_vocab_size",
+        "export",
+        "fallback",
+        "when_admitted",
+    }
     for name, method in inspect.getmembers(DeltaTokenizer, callable):
         if not name.startswith("_") and name not in without:
             assert ">>>" in (method.__doc__ or ""), name
