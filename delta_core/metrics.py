@@ -70,23 +70,23 @@ class Counters:
             self._paths[path] += 1
             self._reused_tokens += reused_tokens
             self._encoded_chars += encoded_chars
-        self._tell(lambda prometheus: prometheus.request(path, reused_tokens, encoded_chars, held))
+        self.tell(lambda prometheus: prometheus.request(path, reused_tokens, encoded_chars, held))
 
     def fallback(self, reason: Reason) -> bool:
         """Count it; True the first time, when it is worth a log line."""
         with self._lock:
             self._fallbacks[reason] += 1
             first = self._fallbacks[reason] == 1
-        self._tell(lambda prometheus: prometheus.fallbacks.labels(reason.value, reason.part).inc())
+        self.tell(lambda prometheus: prometheus.fallbacks.labels(reason.value, reason.part).inc())
         return first
 
     def shadow(self, result: str) -> None:
         """Count the result of one shadow check."""
         with self._lock:
             self._shadow[result] += 1
-        self._tell(lambda prometheus: prometheus.shadow.labels(result).inc())
+        self.tell(lambda prometheus: prometheus.shadow.labels(result).inc())
 
-    def _tell(self, count: Callable[[Prometheus], None]) -> None:
+    def tell(self, count: Callable[[Prometheus], None]) -> None:
         """Count in Prometheus, too. A metrics file that can't be written (a full disk) must not fail a request."""
         if self.prometheus is None:
             return

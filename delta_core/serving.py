@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,13 +17,18 @@ from .admission.frozen import Frozen
 from .admission.tables import note_admission, records_of
 from .cuts import CutRules
 from .encoders import Encoder, ReferenceEncoder, choose, warm
-from .errors import Reason
+from .errors import Reason, where
 from .library import Library
+from .metrics import Prometheus
 from .pool import WorkerPool
 from .reference import Affixes, Reference, UnsupportedTokenizer
 from .shadow import Shadow
 
 log = logging.getLogger("delta_core")
+
+# What a request of the engine's may have set while a tokenizer is admitted later; and how often to look again, in s.
+_FOR_THE_MOMENT = (Reason.TRUNCATION_SET, Reason.PADDING_SET, Reason.LIVE_CHANGED)
+_PAUSES = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class Serving(Library):
@@ -39,8 +45,13 @@ class Serving(Library):
     _pool_lock: threading.Lock
     _when_admitted: tuple[Callable[[], object], ...] = ()
     _unsaid: str | None = None  # a note that the next request logs
+    _exported: tuple[str, str, str] | None = None  # the labels under which the metrics name who serves
 
     def prepare(self) -> None:
+        """See DeltaTokenizer."""
+        raise NotImplementedError
+
+    def export(self, prometheus: Prometheus) -> None:
         """See DeltaTokenizer."""
         raise NotImplementedError
 
@@ -80,8 +91,19 @@ class Serving(Library):
         return Admission(True, frozen.name, (), None, self._encoder.name, note, drift)
 
     def when_admitted(self, do: Callable[[], object]) -> None:
-        """Call something once the tokenizer is admitted, if that comes later: its table is being derived."""
-        self._when_admitted += (do,)
+        """Have something done before the tokenizer serves: now if it is admitted, else once its table is derived.
+
+        If it raises then, the tokenizer stays refused (`adapter_failed`); now, the caller gets it.
+
+        >>> tok.when_admitted(lambda: print("it serves"))
+        it serves
+        """
+        with self._pool_lock:
+            waits = not self.admission.admitted
+            if waits:
+                self._when_admitted += (do,)
+        if not waits:
+            do()
 
     def _in_background(self, job: str, done: Callable[[], object], **arguments: Any) -> None:
         if self._options["background"]:
@@ -90,12 +112,27 @@ class Serving(Library):
 
     def _admit_later(self) -> None:
         """The table is derived: serve from now on. Nothing is remembered yet that could be of another tokenizer."""
-        self.admission = self._admit()
-        if self.admission.admitted:
-            self.prepare()
-            for do in self._when_admitted:
-                do()
-        log.warning("Delta Tokenizer: %s", self.describe())
+        admission = self._admit()
+        for pause_s in _PAUSES:
+            if admission.reason not in _FOR_THE_MOMENT:
+                break
+            time.sleep(pause_s)
+            admission = self._admit()
+        done = 0
+        while True:
+            with self._pool_lock:
+                todo = self._when_admitted[done:] if admission.admitted else ()
+                if not todo:
+                    self.admission = admission
+                    break
+            try:
+                for do in todo:
+                    do()
+            except Exception as error:  # noqa: BLE001 - whoever serves with it can't: refused, and that is said
+                admission = Admission.no_adapter(f"{where(error)}: {error}")
+            done += len(todo)
+        self.prepare()
+        self._say()
 
     def _choose_later(self, frozen: Frozen) -> None:
         """The fast encoder is certified: it encodes from now on. What is remembered stays: its IDs are the same."""
@@ -111,6 +148,11 @@ class Serving(Library):
         with self._pool_lock:
             self._encoder, self._pool = encoder, None
         self.admission = replace(self.admission, encoder=encoder.name, note=note)
+        self._say()
+
+    def _say(self) -> None:
+        """Who serves from now on: in the metrics and in the log."""
+        self._counters.tell(self.export)
         log.warning("Delta Tokenizer: %s", self.describe())
 
     def _after_fork(self) -> None:

@@ -354,11 +354,14 @@ class DeltaTokenizer(Serving):
         return self._counters.fallback(reason)
 
     def export(self, prometheus: Prometheus) -> None:
-        """Count into Prometheus metrics from now on."""
+        """Count into Prometheus metrics from now on; again, when something else serves."""
         admission = self.admission
         section = admission.mismatches[0].section if admission.mismatches else ""
-        prometheus.admitted.labels(admission.config or "", admission.encoder, section).set(admission.admitted)
-        self._counters.prometheus = prometheus
+        labels = (admission.config or "", admission.encoder, section)
+        if self._exported is not None:
+            prometheus.admitted.labels(*self._exported).set(0)
+        prometheus.admitted.labels(*labels).set(admission.admitted)
+        self._exported, self._counters.prometheus = labels, prometheus
 
 
 def _explained(error: Exception, text: str) -> tuple[Reason, str]:

@@ -57,10 +57,12 @@ class PromptTokenizer:
         # a salt is shared by many conversations, and the branches under one key are few.
         self._salt_is_key = options.policy == "keyed"
         self.delta: DeltaTokenizer = options.tokenizer(self._live)
+        # What admits a tokenizer later looks at it then: no request may leave a trace on it until that.
+        waits = self.delta.admission.reason is Reason.UNKNOWN_PRE_TOKENIZER
         self._backend: Tokenizer | None = None
-        if self.delta.admission.admitted:
-            self._backend = backend_of(self._live)
-            self._compare(renderer, self._backend)
+        if waits or self.delta.admission.admitted:
+            backend = self._backend = backend_of(self._live)
+            self.delta.when_admitted(lambda: self._compare(renderer, backend))
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -70,8 +72,10 @@ class PromptTokenizer:
         added = "".join(token.content for token in list(backend.get_added_tokens_decoder().values())[:4])
         for text in (*_PROBES, f"a{added} b"):
             for add in (False, True):
-                mine = list(backend.encode(text, add_special_tokens=add).ids)
-                if self._stock(renderer, {"prompt": text}, _PlainParams(add))["prompt_token_ids"] != mine:
+                with self._lock:  # requests may run already, and vLLM's call may be on the backend itself
+                    mine = list(backend.encode(text, add_special_tokens=add).ids)
+                    theirs = self._stock(renderer, {"prompt": text}, _PlainParams(add))["prompt_token_ids"]
+                if theirs != mine:
                     raise ValueError(f"{type(self._live).__name__} returns other IDs than its backend")
 
     def __call__(self, renderer: Any, prompt: Mapping[str, Any], params: Any) -> Any:
@@ -127,7 +131,8 @@ class PromptTokenizer:
         return self.delta.refusal(text)
 
     def _note(self, reason: Reason, detail: str = "", *, stock: bool = True) -> None:
-        if self.delta.fallback(reason, stock=stock):
+        first = self.delta.fallback(reason, stock=stock)
+        if first and (detail or reason is not self.delta.admission.reason):  # the startup line says that one
             log.warning("vLLM's own tokenizer serves: %s%s", reason, detail)
 
     def _stock_leaving_no_trace(self, backend: Tokenizer, renderer: Any, prompt: Mapping[str, Any], params: Any) -> Any:

@@ -10,27 +10,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PATIENCE, Subject, until
+from later import Job, do, of_unknown_pattern, waiting_jobs
 from oracle import assert_all_ways, assert_same, ids_of
-from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from delta_core import DeltaTokenizer, Options, Reason, background, encoders
 from delta_core.admission.admit import admit
 from delta_core.admission.frozen import METHOD, REFUSED, Certification
 from delta_core.admission.sections import sections_of
 from delta_core.admission.tables import cached_path, note_admission, records_of, records_path, refused_path, table_of
+from delta_core.metrics import Prometheus
 from delta_core.reference import Reference
 from delta_core.tools import background as job_room
 from delta_core.tools.freezing.freeze import freeze
 from delta_core.tools.verify.generators import CONFIGS, live_from, prose, spec
-
-Job = tuple[dict[str, Any], Callable[[], object]]
 
 
 @pytest.fixture
@@ -40,33 +40,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+def jobs(monkeypatch: pytest.MonkeyPatch, cache: Path) -> list[Job]:
     """What would have been started in the background."""
-    started: list[Job] = []
-
-    def start(job: Mapping[str, Any], done: Callable[[], object]) -> None:
-        started.append((dict(job), done))
-
-    monkeypatch.setattr(background, "start", start)
-    return started
-
-
-def do(job: Job) -> None:
-    """Do a job in this process, as the background would."""
-    arguments, done = job
-    {"derive": job_room._derive, "certify": job_room._certify}[arguments["job"]](json.loads(json.dumps(arguments)))
-    done()
-
-
-def of_unknown_pattern(pattern: str = r"\s+|[^\s\d]+|\d") -> Tokenizer:
-    live = live_from(spec("llama3_1"))
-    live.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    return live
+    return waiting_jobs(monkeypatch, cache)
 
 
 def sections(live: Tokenizer) -> Any:
@@ -147,7 +123,9 @@ def test_an_unknown_pattern_is_stock_until_its_table_is_derived_and_then_served(
     with caplog.at_level(logging.WARNING, "delta_core"):
         do(job)
     assert tok.admission.admitted
-    assert called == [True]
+    assert called == [False], "before it serves"
+    tok.when_admitted(lambda: called.append(tok.admission.admitted))
+    assert called == [False, True], "at once where it serves already"
     assert tok.describe() in caplog.text
     for turn in (text, text + "more 12", text[:700] + "!" + text[700:]):
         assert_same(tok, live, turn, session="s")
@@ -155,6 +133,36 @@ def test_an_unknown_pattern_is_stock_until_its_table_is_derived_and_then_served(
     again = DeltaTokenizer(of_unknown_pattern(), background=True, encoder="reference")
     assert again.admission.admitted, "known from now on"
     assert len(jobs) == 1
+
+
+def test_the_metrics_name_who_serves_from_then_on(jobs: list[Job]) -> None:
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    tok = DeltaTokenizer(of_unknown_pattern(), background=True, encoder="reference")
+    tok.export(Prometheus(registry))
+
+    def admitted() -> dict[str, float]:
+        samples = [s for family in registry.collect() for s in family.samples if s.name == "delta_tokenizer_admitted"]
+        return {s.labels["section"]: s.value for s in samples}
+
+    assert admitted() == {"pre_tokenizer": 0}
+    do(jobs[0])
+    assert admitted() == {"pre_tokenizer": 0, "": 1}
+
+
+def test_who_can_not_serve_with_it_refuses_it(jobs: list[Job], caplog: pytest.LogCaptureFixture) -> None:
+    live = of_unknown_pattern()
+    tok = DeltaTokenizer(live, background=True, encoder="reference")
+
+    def no() -> None:
+        raise ValueError("not this one")
+
+    tok.when_admitted(no)
+    do(jobs[0])
+    assert tok.admission.reason is Reason.ADAPTER_FAILED
+    assert "not this one" in caplog.text
+    assert_same(tok, live, "Hello there " * 50)
+    assert tok.stats().by_path == {"stock": 1}
 
 
 def test_requests_that_run_while_it_switches_over_are_right(cache: Path, jobs: list[Job]) -> None:

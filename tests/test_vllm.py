@@ -7,13 +7,16 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import Subject
+from later import Job, do, of_refused_structure, of_unknown_pattern, waiting_jobs
 
 from delta_core import DeltaTokenizer
 from delta_core.context import Key
@@ -379,6 +382,86 @@ def test_a_tokenizer_that_is_not_admitted_is_left_to_the_engine() -> None:
     for _ in range(2):
         assert asked(renderer, tokenizer, "some text", Params()) == [ord(c) for c in "some text"]
     assert tokenizer.delta.stats().fallbacks == {"not_fast": 2}
+
+
+def test_a_structure_that_is_not_covered_is_left_to_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    renderer = Renderer(transformers.PreTrainedTokenizerFast(tokenizer_object=of_refused_structure()))
+    tokenizer = PromptTokenizer(renderer, Renderer.stock, Options())
+    for _ in range(2):
+        assert asked(renderer, tokenizer, "\ufb01n 12", Params()) == own(renderer, "\ufb01n 12", Params())
+    assert tokenizer.delta.stats().fallbacks == {"unsupported_normalizer": 2}
+    assert not caplog.records, "the startup line says it"
+
+
+# -- admitted while it serves --
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
+    """What would have been started in the background."""
+    return waiting_jobs(monkeypatch, tmp_path)
+
+
+def later(stock: Any = Renderer.stock) -> tuple[Renderer, PromptTokenizer]:
+    """A renderer over a tokenizer whose table has to be derived."""
+    renderer = Renderer(transformers.PreTrainedTokenizerFast(tokenizer_object=of_unknown_pattern()))
+    return renderer, PromptTokenizer(renderer, stock, Options(encoder="reference"))
+
+
+def test_a_tokenizer_that_is_admitted_later_serves_from_then_on(
+    jobs: list[Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    renderer, tokenizer = later()
+    text = prose(4, 1500) + "12 345\n"
+    for params in (Params(), Params(max_length=7)):
+        assert asked(renderer, tokenizer, text, params) == own(renderer, text, params)
+        assert renderer.live._tokenizer.truncation is None, "it would not be admitted"
+    assert tokenizer.delta.stats().fallbacks == {"unknown_pre_tokenizer": 2}
+    do(jobs[0])
+    assert tokenizer.delta.admission.admitted
+    for turn in (text, text + "more 12"):
+        assert asked(renderer, tokenizer, turn, Params()) == own(renderer, turn, Params())
+    assert tokenizer.delta.stats().by_path == {"stock": 2, "cold": 1, "append": 1}
+    assert tokenizer.delta.stats().fallbacks == {"unknown_pre_tokenizer": 2}
+    (line,) = [record.message for record in caplog.records]
+    assert line == f"Delta Tokenizer: {tokenizer.delta.describe()}"
+
+
+def test_a_call_that_does_more_than_its_backend_stays_stock_later_too(
+    jobs: list[Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    def shouting(renderer: Renderer, prompt: Mapping[str, Any], params: Any) -> Any:
+        return renderer.stock({"prompt": prompt["prompt"].upper()}, params)
+
+    renderer, tokenizer = later(shouting)
+    do(jobs[0])
+    for _ in range(2):
+        assert asked(renderer, tokenizer, "some text", Params()) == own(renderer, "SOME TEXT", Params())
+    assert tokenizer.delta.stats().fallbacks == {"adapter_failed": 2}
+    (line,) = [record.message for record in caplog.records]
+    assert "not admitted, stock path: adapter" in line
+    assert "other IDs than its backend" in line
+
+
+def test_requests_that_truncate_while_it_is_admitted_do_not_stand_in_its_way(jobs: list[Job]) -> None:
+    renderer, tokenizer = later()
+    text = prose(4, 100)
+    want, wrong, over = own(renderer, text, Params(max_length=9)), [], threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.005):
+            if asked(renderer, tokenizer, text, Params(max_length=9)) != want:
+                wrong.append(1)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        do(jobs[0])
+    finally:
+        over.set()
+        thread.join()
+    assert tokenizer.delta.admission.admitted, tokenizer.delta.admission
+    assert not wrong
 
 
 # -- detokenization --

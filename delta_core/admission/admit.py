@@ -77,6 +77,12 @@ class Admission:
         mismatch = Mismatch("tokenizer", why, Reason.NOT_FAST)
         return Admission(False, None, (mismatch,), mismatch.reason, "reference", None)
 
+    @staticmethod
+    def no_adapter(why: str) -> Admission:
+        """That of a tokenizer which would be served, but not by this engine's adapter."""
+        mismatch = Mismatch("adapter", why, Reason.ADAPTER_FAILED)
+        return Admission(False, None, (mismatch,), mismatch.reason, "reference", None)
+
 
 def admit(reference: Reference, configs: Iterable[Frozen] | None = None, *, structure: bool = True) -> Verdict:
     """Compare the live tokenizer with the frozen configs (by default all, the user's first), then by structure.
