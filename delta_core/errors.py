@@ -33,7 +33,7 @@ class Reason(str, Enum):
     ENCODER_DIFFERS = "encoder_differs"  # a fast encoder makes another tokenizer of this one: the reference encodes
 
     HOOK_MISSING = "hook_missing"  # the engine's version has no place where an adapter could stand
-    NOT_TEXT_MODEL = "not_text_model"  # multimodal, a cross-encoder, or tokenized outside Python
+    NOT_TEXT_MODEL = "not_text_model"  # a cross-encoder, or tokenized outside Python
     SHADOW_DIFFERS = "shadow_differs"  # a shadow check found a difference: everything is stock from then on
 
     # One request.
@@ -43,6 +43,7 @@ class Reason(str, Enum):
     ENCODER_FAILED = "encoder_failed"  # a fast encoder raised where the reference does not
     POOL_FULL = "pool_full"  # the workers' queue holds all it may hold: the caller encodes
     POOL_FAILED = "pool_failed"  # a worker died, or an encoder raised there: the caller encodes
+    MULTIMODAL = "multimodal"  # images, audio or video: a processor made the IDs in a way of its own
     OFFSETS = "offsets"  # the engine asks for more than IDs
     KEYWORD_UNKNOWN = "keyword_unknown"  # the engine's call has a keyword whose meaning is not known here
     SALT_UNKNOWN = "salt_unknown"  # a prompt came past the hooks that know its salt: with whom to share it is unknown

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copyreg
 import logging
 import secrets
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from delta_core import DeltaTokenizer, Reason, session_key
@@ -17,22 +15,38 @@ from delta_core.errors import where
 from delta_core.options import Options
 
 from .keys import key_of
+from .live import Bytes, Prompt, claim, keep_tidy, making, override
 
 log = logging.getLogger("delta_sglang")
-
-# Inside a chat prompt's rendering: only there `tokenizer.encode` is given the prompt.
-_rendering: ContextVar[bool] = ContextVar("delta_rendering", default=False)
 
 
 class Adapter:
     """What a tokenizer manager tokenizes with, or, where the tokenizer is refused, counts with.
 
-    live: the tokenizer that SGLang loaded. If it is admitted, its class is replaced by one with another `encode`, see
-        `override_encode`.
+    live: the tokenizer that SGLang loaded. Once it is admitted, its class is replaced by one with other methods, see
+        `live.override`. multimodal: whether a processor of SGLang's tokenizes, too, and prompts are decoded again.
     """
 
-    def __init__(self, live: Any, delta: DeltaTokenizer, options: Options) -> None:
-        self.live, self.delta, self._options = live, delta, options
+    def __init__(self, live: Any, delta: DeltaTokenizer, options: Options, *, multimodal: bool = False) -> None:
+        self.live, self.delta, self._options, self._multimodal = live, delta, options, multimodal
+        self.stock: Any = type(live)
+        self.one_type = False  # whether all tokens of a text have type 0
+        self._bytes: Bytes | None = None
+        if multimodal and delta.admission.reason is Reason.UNKNOWN_PRE_TOKENIZER:
+            keep_tidy(self)
+        delta.when_admitted(self._take_over)
+
+    def _take_over(self) -> None:
+        """The tokenizer is admitted. Raises what stands against serving with it."""
+        if getattr(self.live, "split_special_tokens", False):
+            raise ValueError("split_special_tokens is set: special tokens are read as text")
+        if self._multimodal:
+            self.one_type = not any(self.live._tokenizer.encode("a b").type_ids)
+            try:
+                self._bytes = Bytes(self.live, lambda ids: self.stock.decode(self.live, ids))
+            except Exception as error:  # noqa: BLE001 - only time is lost
+                log.warning("prompts are decoded by the tokenizer: %s: %s", type(error).__name__, error)
+        override(self)
 
     def refusal(self, manager: Any) -> Reason | None:
         """Why SGLang's own tokenizer is to serve all prompts of its manager, or None."""
@@ -72,16 +86,31 @@ class Adapter:
         if key == NO_KEY:
             # A request made of another one, as /v1/responses does, has lost its fields; whoever made it set the key.
             key = current()
-        token = _rendering.set(True)
+        with session_key(*key), self.making():
+            yield
+
+    @contextmanager
+    def making(self) -> Iterator[Prompt]:
+        """Around whatever makes the IDs of one prompt by the tokenizer's own methods."""
+        claim(self.live)
+        prompt = Prompt()
+        token = making.set(prompt)
         try:
-            with session_key(*key):
-                yield
+            yield prompt
         finally:
-            _rendering.reset(token)
+            making.reset(token)
 
     def rendered(self, text: str, add_special_tokens: bool) -> list[int]:
         """What `tokenizer.encode` returns for a chat prompt: a list, as SGLang asks for one, adds to it, repeats it."""
         return self.delta.encode(text, add_special_tokens=add_special_tokens)
+
+    def rendered_array(self, text: str, add_special_tokens: bool) -> array[int]:
+        """The same as an array, for tensors."""
+        return self.delta.encode_array(text, add_special_tokens=add_special_tokens)
+
+    def decoded(self, ids: list[int]) -> str | None:
+        """What `tokenizer.decode` returns for the IDs of a prompt, or None: it is to decode them."""
+        return None if self._bytes is None else self._bytes.text(ids)
 
     def failed(self, error: Exception) -> None:
         """Count a request that SGLang's own tokenizer served because of a fault of ours; logged the first time."""
@@ -93,34 +122,3 @@ class Adapter:
         first = [self.delta.fallback(reason) for _ in range(prompts)]
         if any(first) and reason is not self.delta.admission.reason:
             log.warning("stock path: %s", reason)
-
-
-def override_encode(adapter: Adapter) -> None:
-    """Give the live tokenizer a subclass of its own class, whose `encode` serves chat prompts.
-
-    SGLang's own accelerations ask whether `encode` is the stock one, and call it when it is not. Anywhere but in the
-    rendering of a prompt, with other arguments, or on a copy of the tokenizer, it is the stock one. Copies and pickles
-    are of the stock class.
-    """
-    base: Any = type(adapter.live)
-
-    def encode(self: Any, text: Any, *args: Any, **kwargs: Any) -> Any:
-        ours = _rendering.get() and self is adapter.live and isinstance(text, str)
-        if not ours or args or kwargs.keys() - {"add_special_tokens"}:
-            return base.encode(self, text, *args, **kwargs)
-        try:
-            return adapter.rendered(text, kwargs.get("add_special_tokens", True))
-        except Exception as error:  # noqa: BLE001 - the stock tokenizer decides whether it is the text's fault or ours
-            ids = base.encode(self, text, **kwargs)
-            adapter.failed(error)
-            return ids
-
-    def reduce(self: Any, protocol: Any) -> Any:
-        make, arguments, *rest = base.__reduce_ex__(self, protocol)
-        if make is copyreg.__newobj__:  # type: ignore[attr-defined]
-            make = object.__new__  # what it calls; it would insist on the object's own class
-        return make, tuple(base if argument is subclass else argument for argument in arguments), *rest
-
-    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    subclass = type(base.__name__, (base,), {**names, "encode": encode, "__reduce_ex__": reduce})
-    adapter.live.__class__ = subclass

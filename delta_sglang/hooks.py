@@ -11,8 +11,9 @@ from delta_core import Reason, session_key
 from delta_core.context import Key
 from delta_core.options import Options
 
-from .adapter import Adapter, override_encode
+from .adapter import Adapter
 from .backend import BACKEND
+from .live import outside
 
 log = logging.getLogger("delta_sglang")
 
@@ -45,9 +46,6 @@ def _start(manager: Any) -> Adapter | None:
     if manager.tokenizer is None:
         log.warning("stock path: %s (no tokenizer in this process: --skip-tokenizer-init)", Reason.NOT_TEXT_MODEL)
         return None
-    if getattr(manager, "mm_processor", None) is not None:
-        log.warning("stock path: %s (multimodal: its processor tokenizes)", Reason.NOT_TEXT_MODEL)
-        return None
     if getattr(manager.model_config, "is_embedding_gemma", False):
         log.warning("stock path: %s (SGLang appends a token to this model's texts)", Reason.NOT_TEXT_MODEL)
         return None
@@ -59,10 +57,7 @@ def _start(manager: Any) -> Adapter | None:
     log.log(logging.INFO if admitted and shown else logging.WARNING, "Delta Tokenizer: %s", delta.describe())
     if getattr(manager, "enable_metrics", False):
         _export(delta)
-    adapter = Adapter(manager.tokenizer, delta, options)
-    if admitted:
-        override_encode(adapter)
-    return adapter
+    return Adapter(manager.tokenizer, delta, options, multimodal=getattr(manager, "mm_processor", None) is not None)
 
 
 def _export(delta: Any) -> None:
@@ -75,12 +70,21 @@ def _export(delta: Any) -> None:
 
 
 async def tokenize_one_request(original: Callable[..., Awaitable[Any]], manager: Any, obj: Any, *args: Any) -> Any:
-    """Around `_tokenize_one_request`: the key of one request, for everything that is encoded on its behalf."""
+    """Around `_tokenize_one_request`: the key of one request, for everything that is encoded on its behalf.
+
+    Of a prompt with images, audio or video SGLang's processor makes the IDs, mostly by the tokenizer's own methods.
+    """
     adapter = adapter_of(manager)
     if adapter is None:
         return await original(manager, obj, *args)
     with session_key(*adapter.key(obj)):
-        return await original(manager, obj, *args)
+        if getattr(manager, "mm_processor", None) is None or not obj.contains_mm_input():
+            return await original(manager, obj, *args)
+        with adapter.making() as prompt:
+            result = await original(manager, obj, *args)
+        if not prompt.served:
+            adapter.left(Reason.MULTIMODAL)
+        return result
 
 
 async def batch_tokenize_and_process(
@@ -108,11 +112,13 @@ async def tokenize_texts(
     reason = adapter.refusal(manager) or _refusal(texts, keys, is_cross_encoder)
     if reason is not None:
         adapter.left(reason, len(texts) if isinstance(texts, list) else 1)
-        return await original(manager, texts, is_cross_encoder)
+        with outside():
+            return await original(manager, texts, is_cross_encoder)
     try:
         return await adapter.ids(texts, keys), None
     except Exception as error:  # noqa: BLE001 - the stock tokenizer decides whether it is the text's fault or ours
-        result = await original(manager, texts, is_cross_encoder)
+        with outside():
+            result = await original(manager, texts, is_cross_encoder)
         adapter.failed(error)
         return result
 

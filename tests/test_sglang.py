@@ -11,6 +11,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,15 +19,16 @@ import pytest
 from conftest import Subject
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
+from later import Job, do, of_refused_structure, of_unknown_pattern, waiting_jobs
+from tokenizers import Tokenizer, decoders
 
 import delta_sglang
 from delta_core import DeltaTokenizer
 from delta_core.context import NO_KEY, Key
 from delta_core.options import Options
-from delta_sglang import hooks
-from delta_sglang.adapter import Adapter, override_encode
+from delta_core.tools.verify.generators import prose
+from delta_sglang import hooks, live
+from delta_sglang.adapter import Adapter
 from delta_sglang.install import TARGETS, Target
 from delta_sglang.keys import key_of
 
@@ -153,9 +155,7 @@ def adapter_for(subject: Subject) -> Adapter:
     live = transformers.PreTrainedTokenizerFast(tokenizer_object=subject.live)
     delta = DeltaTokenizer(live, config=subject.frozen, encoder="reference")
     assert delta.admission.admitted
-    adapter = Adapter(live, delta, Options())
-    override_encode(adapter)
-    return adapter
+    return Adapter(live, delta, Options())
 
 
 def stock(adapter: Adapter) -> Any:
@@ -272,10 +272,8 @@ def test_pairs_unknown_batches_and_other_tokenizers_take_the_stock_path(adapter:
 
 
 def refused() -> Adapter:
-    """An adapter as it is over a tokenizer that no config fits."""
-    live = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
-    )
+    """An adapter as it is over a tokenizer of a structure that is not covered."""
+    live = transformers.PreTrainedTokenizerFast(tokenizer_object=of_refused_structure())
     manager = SimpleNamespace(
         server_args=SimpleNamespace(tokenizer_backend="delta"), tokenizer=live, mm_processor=None,
         model_config=SimpleNamespace(is_embedding_gemma=False),
@@ -403,7 +401,6 @@ def test_the_key_of_a_request_made_of_another_is_kept(adapter: Adapter) -> None:
     ("fields", "said"),
     [
         ({"tokenizer": None}, "--skip-tokenizer-init"),
-        ({"mm_processor": object()}, "multimodal"),
         ({"model_config": SimpleNamespace(is_embedding_gemma=True)}, "appends a token"),
     ],
 )
@@ -443,6 +440,301 @@ def test_a_server_with_another_backend_is_left_alone(adapter: Adapter, caplog: p
     assert hooks.adapter_of(manager) is None
     assert type(manager.tokenizer) is kind
     assert not caplog.records
+
+
+# -- admitted while it serves --
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
+    """What would have been started in the background."""
+    return waiting_jobs(monkeypatch, tmp_path)
+
+
+def started(tokenizer: Tokenizer, processor: Any = None, **options: Any) -> Any:
+    """A tokenizer manager whose tokenizer has just been made."""
+    own = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
+    manager = SimpleNamespace(
+        server_args=SimpleNamespace(tokenizer_backend="delta"), tokenizer=own, mm_processor=processor,
+        model_config=SimpleNamespace(is_embedding_gemma=False),
+    )  # fmt: skip
+    hooks.start(None, manager)
+    return manager
+
+
+def chat_of(manager: Any, text: str) -> Any:
+    def original(_serving: Any, _request: Any) -> Any:
+        return SimpleNamespace(prompt_ids=manager.tokenizer.encode(text))
+
+    return hooks.process_messages(original, SimpleNamespace(tokenizer_manager=manager), request()).prompt_ids
+
+
+def test_a_tokenizer_that_is_admitted_later_serves_from_then_on(
+    jobs: list[Job], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTA_ENCODER", "reference")
+    manager = started(of_unknown_pattern())
+    adapter = manager._delta_adapter
+    kind, want = type(manager.tokenizer), manager.tokenizer.encode(TEXT)
+    assert kind is transformers.PreTrainedTokenizerFast
+    assert tokenize(manager, TEXT) == ("the stock path", False)
+    assert chat_of(manager, TEXT) == want
+    assert adapter.delta.stats().fallbacks == {"unknown_pre_tokenizer": 2}
+    do(jobs[0])
+    assert adapter.delta.admission.admitted
+    assert type(manager.tokenizer) is not kind
+    assert tokenize(manager, TEXT)[0].tolist() == want
+    assert chat_of(manager, TEXT) == want
+    assert chat_of(manager, TEXT + "more") == manager.tokenizer.encode(TEXT + "more")
+    assert adapter.delta.stats().by_path == {"stock": 2, "cold": 2, "append": 1}
+    assert adapter.delta.stats().fallbacks == {"unknown_pre_tokenizer": 2}
+    said = [record.message for record in caplog.records]
+    assert len(said) == 2
+    assert "no table of safe transitions is known for it yet" in said[0]
+    assert said[1] == f"Delta Tokenizer: {adapter.delta.describe()}"
+
+
+def test_a_tokenizer_that_cannot_be_taken_over_later_stays_stock(
+    jobs: list[Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = started(of_unknown_pattern())
+    manager.tokenizer.split_special_tokens = True
+    caplog.clear()
+    do(jobs[0])
+    adapter = manager._delta_adapter
+    assert adapter.delta.admission.reason == "adapter_failed"
+    assert type(manager.tokenizer) is transformers.PreTrainedTokenizerFast
+    for _ in range(2):
+        assert tokenize(manager, TEXT) == ("the stock path", False)
+    assert adapter.delta.stats().fallbacks == {"adapter_failed": 2}
+    (line,) = [record.message for record in caplog.records]
+    assert "not admitted, stock path: adapter" in line
+    assert "split_special_tokens" in line
+
+
+def test_what_sglang_remembers_of_its_own_way_to_encode_is_forgotten(
+    adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = SimpleNamespace(_plans={adapter.live: "a plan"}, _segment_encoders={adapter.live: None, "other": 1})
+    monkeypatch.setitem(sys.modules, "sglang.srt.entrypoints.openai.parallel_prompt_encode", module)  # type: ignore
+    with adapter.rendering(request()):
+        assert module._plans == {}
+        assert module._segment_encoders == {adapter.live: None, "other": 1}
+
+
+# -- models with a processor for images --
+
+IMAGE = "<|image|>"
+
+
+@pytest.fixture
+def multimodal(monkeypatch: pytest.MonkeyPatch, synthetic: Callable[..., Subject]) -> Any:
+    """A manager of a model that takes images."""
+    monkeypatch.setenv("DELTA_ENCODER", "reference")
+    copy_ = Tokenizer.from_str(synthetic("llama3_1").live.to_str())
+    copy_.decoder = decoders.ByteLevel()
+    copy_.add_special_tokens([IMAGE, "\u00e9<|\uff5c|>"])
+    return started(copy_, object(), pad_token=IMAGE)
+
+
+class Mixed:
+    """A request with images or without."""
+
+    def __init__(self, text: str, *images: str, **fields: Any) -> None:
+        self.text, self.images = text, images
+        self.__dict__ |= fields
+
+    def contains_mm_input(self) -> bool:
+        return bool(self.images)
+
+
+def one_request(manager: Any, obj: Mixed, process: Callable[[Any, str], Any]) -> Any:
+    """What SGLang's `_tokenize_one_request` does: the text as it is, then the processor for one with images."""
+
+    async def original(manager: Any, obj: Mixed) -> Any:
+        ids, _ = await hooks.tokenize_texts(original_texts, manager, obj.text)
+        return process(manager.tokenizer, obj.text.replace(IMAGE, IMAGE * 5)) if obj.images else ids
+
+    return asyncio.run(hooks.tokenize_one_request(original, manager, obj))
+
+
+def own(manager: Any) -> Any:
+    """The stock tokenizer of a manager, on its own."""
+    return copy.deepcopy(manager.tokenizer)
+
+
+@pytest.mark.parametrize("tensors", [None, "np"])
+@pytest.mark.parametrize("text", [TEXT + IMAGE, IMAGE, prose(3, 900) + IMAGE + "e\u0301\u65e5\n" + IMAGE])
+def test_a_processor_gets_what_the_tokenizers_call_returns(multimodal: Any, text: str, tensors: str | None) -> None:
+    live = own(multimodal)
+    for kwargs in (
+        {}, {"padding": True}, {"padding": "longest", "add_special_tokens": False}, {"return_attention_mask": False},
+        {"return_token_type_ids": True}, {"truncation": False, "max_length": None, "verbose": False},
+    ):  # fmt: skip
+        for batched in (False, True):
+
+            def process(tokenizer: Any, text: str) -> Any:
+                return tokenizer([text] if batched else text, return_tensors=tensors, **kwargs)  # noqa: B023
+
+            got, want = (
+                one_request(multimodal, Mixed(text, "image"), process),
+                process(live, text.replace(IMAGE, IMAGE * 5)),
+            )
+            assert list(got) == list(want)
+            assert type(got) is type(want)
+            for name in want:
+                assert type(got[name]) is type(want[name])
+                assert getattr(got[name], "dtype", None) == getattr(want[name], "dtype", None)
+                assert repr(got[name]) == repr(want[name])
+                if tensors:
+                    assert (got[name] == want[name]).all()
+            assert got.is_fast is want.is_fast
+            assert got.n_sequences == want.n_sequences
+            assert got.word_ids(0) == want.word_ids(0)
+            assert len(pickle.loads(pickle.dumps(got)).encodings) == 1
+    stats = multimodal._delta_adapter.delta.stats()
+    assert stats.fallbacks == {}
+    assert stats.requests == 24
+
+
+def test_requests_of_text_alone_and_with_images_are_ours(multimodal: Any) -> None:
+    live, text = own(multimodal), prose(5, 1200)
+    for n, turn in enumerate((text, text + "more", text + IMAGE, text + IMAGE + "and", text + "more and")):
+        images = ("image",) * (IMAGE in turn)
+        got = one_request(multimodal, Mixed(turn, *images), lambda tokenizer, text: tokenizer.encode(text))
+        assert list(got) == live.encode(turn.replace(IMAGE, IMAGE * 5)), n
+    stats = multimodal._delta_adapter.delta.stats()
+    assert stats.fallbacks == {}
+    assert stats.by_path["cold"] == 2, "as an array and as a list"
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        lambda tokenizer, text: tokenizer([text, text]),
+        lambda tokenizer, text: tokenizer(text, text),
+        lambda tokenizer, text: tokenizer(text, return_offsets_mapping=True),
+        lambda tokenizer, text: tokenizer(text, padding="max_length", max_length=2000),
+        lambda tokenizer, text: tokenizer(text, truncation=True, max_length=20),
+        lambda tokenizer, text: tokenizer(text, padding=True, pad_to_multiple_of=64),
+        lambda tokenizer, text: tokenizer([[text]], is_split_into_words=True),
+        lambda tokenizer, text: tokenizer(text, no_such_keyword=5),
+        lambda tokenizer, text: copy.deepcopy(tokenizer)(text),
+        lambda tokenizer, text: {"input_ids": [1, 2]},
+    ],
+)
+def test_what_a_processor_asks_for_beyond_one_texts_ids_is_stock_and_counted(
+    process: Callable[[Any, str], Any], multimodal: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    live = own(multimodal)
+    for _ in range(2):
+        got = one_request(multimodal, Mixed(TEXT + IMAGE, "image"), process)
+        assert dict(got) == dict(process(live, TEXT + IMAGE * 5))
+        backend = multimodal.tokenizer._tokenizer
+        assert (backend.padding, backend.truncation) == (None, None), "it would look like another tokenizer"
+    stats = multimodal._delta_adapter.delta.stats()
+    assert stats.fallbacks == {"multimodal": 2}
+    assert stats.by_path["stock"] == 2
+    assert [record.message for record in caplog.records] == ["stock path: multimodal"]
+
+
+def test_a_processors_errors_are_the_stock_ones(multimodal: Any) -> None:
+    live = own(multimodal)
+    live.pad_token = multimodal.tokenizer.pad_token = None
+    for process in (
+        lambda tokenizer, text: tokenizer(text, padding=True),
+        lambda tokenizer, text: tokenizer(text + "\ud800"),
+        lambda tokenizer, text: tokenizer(5),
+        lambda tokenizer, text: tokenizer(),
+    ):
+        want = raised_by(lambda: process(live, TEXT))  # noqa: B023
+        got = raised_by(lambda: one_request(multimodal, Mixed(TEXT, "image"), process))  # noqa: B023
+        assert (type(got), str(got)) == (type(want), str(want))
+
+
+def test_a_fault_of_ours_leads_to_the_processors_stock_call(multimodal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    live, delta = own(multimodal), multimodal._delta_adapter.delta
+
+    def raises(*_: Any, **__: Any) -> Any:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(delta, "encode", raises)
+    got = one_request(multimodal, Mixed(TEXT + IMAGE, "image"), lambda tokenizer, text: tokenizer(text))
+    assert dict(got) == dict(live(TEXT + IMAGE * 5))
+    assert delta.stats().fallbacks == {"adapter_failed": 1, "multimodal": 1}
+
+
+def test_outside_of_a_prompt_the_tokenizers_methods_are_stock(multimodal: Any) -> None:
+    requests = multimodal._delta_adapter.delta.stats().requests
+    ids = multimodal.tokenizer(TEXT)["input_ids"]
+    assert multimodal.tokenizer.decode(ids) == own(multimodal).decode(ids)
+    assert multimodal._delta_adapter.delta.stats().requests == requests
+
+
+# -- decoding --
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "short",
+        TEXT,
+        prose(7, 900),
+        "e\u0301 \u65e5\u672c \U0001f642\U00013000",
+        f"a{IMAGE} b \u00e9<|\uff5c|> c",
+        "\x00\x7f\u2028",
+    ],
+)
+def test_the_ids_of_a_prompt_are_decoded_as_the_tokenizer_does(
+    multimodal: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, live = multimodal._delta_adapter, own(multimodal)
+    with adapter.rendering(request()):
+        ids, want = multimodal.tokenizer.encode(text), live.decode(live.encode(text))
+        assert adapter.decoded(ids) == want
+        with monkeypatch.context() as patch:
+            patch.setattr(adapter.stock, "decode", None)
+            assert multimodal.tokenizer.decode(ids) == want
+        for other in (list(ids), ids[1:]):
+            assert multimodal.tokenizer.decode(other) == live.decode(other)
+        assert multimodal.tokenizer.decode(ids, skip_special_tokens=True) == live.decode(ids, skip_special_tokens=True)
+
+
+def test_what_has_no_bytes_of_its_own_is_left_to_the_library(multimodal: Any) -> None:
+    adapter = multimodal._delta_adapter
+    size = len(multimodal.tokenizer)
+    broken = multimodal.tokenizer._tokenizer.token_to_id("\u00e4")  # one byte of a character
+    for ids in ([], [size + 5], [10**12], [broken]):
+        assert adapter.decoded(ids) is None, ids
+    assert adapter.decoded([multimodal.tokenizer._tokenizer.token_to_id("a")]) == "a"
+    multimodal.tokenizer._tokenizer.decoder = decoders.Fuse()
+    assert adapter.decoded([5, 6]) is None
+
+
+def test_a_decode_that_does_more_than_its_decoder_is_not_ours(synthetic: Callable[..., Subject]) -> None:
+    own = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(synthetic("llama3_1").live.to_str()))
+    own._tokenizer.decoder = decoders.ByteLevel()
+    assert live.Bytes(own, own.decode).text([64, 65, 66])
+    with pytest.raises(ValueError, match="more than its decoder"):
+        live.Bytes(own, lambda ids: own.decode(ids).strip() + ".")
+    own._tokenizer.decoder = decoders.WordPiece()
+    with pytest.raises(ValueError, match="decoder WordPiece"):
+        live.Bytes(own, own.decode)
+
+
+def test_a_multimodal_model_that_is_admitted_later_leaves_no_padding_meanwhile(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTA_ENCODER", "reference")
+    manager = started(of_unknown_pattern(), object(), pad_token="<|eot_id|>")
+    process = lambda tokenizer, text: tokenizer(text, padding=True)  # noqa: E731 - twice
+    want = one_request(manager, Mixed(TEXT, "image"), process)
+    assert manager.tokenizer._tokenizer.padding is None
+    do(jobs[0])
+    assert manager._delta_adapter.delta.admission.admitted
+    assert dict(one_request(manager, Mixed(TEXT, "image"), process)) == dict(want)
+    assert manager._delta_adapter.delta.stats().fallbacks == {"unknown_pre_tokenizer": 1}
 
 
 # -- targets --
