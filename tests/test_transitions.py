@@ -138,6 +138,8 @@ def test_a_pattern_that_counts_is_seen_to_its_end() -> None:
     ("pattern", "why"),
     [
         (r"abcdefg|.", "looks at 7 characters in a row"),
+        (r"1+2+3+4+5+(?!6)|1+2+3+4+5+|.", "5 runs follow each other"),  # 12345|5|6 alone shows it, seven characters
+        (r"(?:a(?: ?b*)*)+c|x+y+z+.v|.", "runs follow each other"),
         (r"a{2000}|.", "counts to 2000"),
         ("|".join(f"a{{{n}}}" for n in range(4, 60)), "56 different lengths"),
         ("abcdef|" + "|".join("ghijklmnop"), "a match of 6 characters"),

@@ -25,7 +25,7 @@ from .transitions import Transitions
 log = logging.getLogger("delta_core")
 
 FORMAT = 1
-DERIVATION = "runs of classes, 1"
+DERIVATION = "runs of classes, 2"
 """How tables are derived: one that was refused is tried again when this changes."""
 
 

@@ -41,6 +41,7 @@ Masks = np.ndarray[Any, np.dtype[np.uint8]]
 Table = np.ndarray[Any, np.dtype[np.bool_]]
 
 
+_RUNS_IN_STRINGS = 2  # runs of a match beside other characters
 _SWAPPED = 4  # the length of the strings in which interchangeable classes are found
 _LONGEST_COUNT = 1024  # a pattern that counts further, or to more lengths, would take hours
 _MOST_LENGTHS = 64
@@ -265,6 +266,10 @@ def derive(
     atoms = atoms_of(patterns_of(section))
     if atoms.reach > reduced_length:
         raise TransitionError(f"the pattern looks at {atoms.reach} characters in a row, strings have {reduced_length}")
+    # A run may have to be two characters long before it shows what follows it: short strings hold two such runs; the
+    # layer of runs holds every match that looks at no more than so many.
+    if atoms.runs > _RUNS_IN_STRINGS and atoms.reach > runs:
+        raise TransitionError(f"{atoms.runs} runs follow each other in a match of {atoms.reach} characters and runs")
     lengths = _counted_lengths(atoms)
     tests, samples = classes_of(section)
     chosen = _choose(samples)

@@ -25,6 +25,7 @@ class Atoms:
     reach: the most characters that one match looks at, a run without a bound counted as one.
     need: the most characters that a match must have for one of its tests to be asked at all.
     counts: repetitions that count further than RUN: the test, the bound.
+    runs: the most runs without a bound that follow each other in one match.
     """
 
     tests: tuple[str, ...]
@@ -32,6 +33,7 @@ class Atoms:
     reach: int
     need: int
     counts: tuple[tuple[str, int], ...]
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,14 @@ class _Part:
     least: the fewest characters that it takes.
     reach, need: as in Atoms.
     long: how many repetitions that count further than RUN may follow each other in it.
+    runs: as in Atoms.
     """
 
     least: int = 0
     reach: int = 0
     need: int = 0
     long: int = 0
+    runs: int = 0
 
     def then(self, other: _Part) -> _Part:
         return _Part(
@@ -54,6 +58,7 @@ class _Part:
             self.reach + other.reach,
             max(self.need + other.least, other.need + self.least),
             self.long + other.long,
+            self.runs + other.runs,
         )
 
     def either(self, other: _Part) -> _Part:
@@ -62,6 +67,7 @@ class _Part:
             max(self.reach, other.reach),
             max(self.need, other.need),
             max(self.long, other.long),
+            max(self.runs, other.runs),
         )
 
 
@@ -152,6 +158,7 @@ class _Scanner:
             part.reach * most,
             part.need + part.least * max(most - 1, 0),
             part.long * (2 if endless else most),  # once more is enough to be refused
+            max(part.runs * (2 if endless else most), int(endless)),
         )
 
     def open(self, ignore_case: bool) -> _Part:
@@ -228,4 +235,6 @@ def atoms_of(patterns: list[str]) -> Atoms:
         tests |= scanner.tests
         folded |= scanner.folded
         counts |= scanner.counts
-    return Atoms(tuple(sorted(tests)), tuple(sorted(folded)), whole.reach, whole.need, tuple(sorted(counts)))
+    return Atoms(
+        tuple(sorted(tests)), tuple(sorted(folded)), whole.reach, whole.need, tuple(sorted(counts)), whole.runs
+    )
