@@ -33,6 +33,7 @@ from delta_core.tools.demo.templates import family_by_markers, render_turn
 from . import peers
 from .measure import Case, Contestant, Record, Scene, machine, packed, run
 from .ours import KEYED, Delta
+from .page import conditions
 from .report import machine_line
 from .texts import transcript, turns
 from .workloads import SEGMENT_CACHE, exact_peer, of
@@ -152,37 +153,45 @@ def warm(row: Row, tok: DeltaTokenizer, live: Tokenizer, path: Path, known: str,
         ids: list[int] = live.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
-    everyone = [Delta(KEYED, tok), peers.Plain(LIVE, reference, again=False), *_peers(path)]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(
+            folder, "tokenizer.json"
+        )  # files of older versions of the library have forms that peers don't read
+        live.save(str(saved))
+        others = _peers(path, saved)
+    everyone = [Delta(KEYED, tok), peers.Plain(LIVE, reference, again=False), *others]
     results = run([(scene, who) for who in everyone], reference, rounds=rounds, seconds=60)
     ours, stock = of(results, KEYED), of(results, LIVE)
     row.chars, row.delta_ms, row.live_ms = chars, ours.median_ms, stock.median_ms
     row.answers += ours.calls
     row.different += ours.wrong
     row.stock = tok.stats().by_path.get("stock", 0)
-    others = [r for r in results if r.row not in (KEYED, LIVE)]
-    row.inexact = [r.row for r in others if r.wrong]
-    best = exact_peer(others)
+    theirs = [r for r in results if r.row not in (KEYED, LIVE)]
+    row.inexact = [r.row for r in theirs if r.wrong]
+    best = exact_peer(theirs)
     if best is not None:
         row.peer, row.peer_ms = best.row, best.median_ms
 
 
-def _peers(path: Path) -> list[Contestant]:
-    """Those that take this tokenizer."""
-    builders: list[Callable[[], Contestant]] = [
-        lambda: peers.fastokens(path),
-        lambda: peers.fastokens(path, SEGMENT_CACHE),
-        lambda: peers.gigatoken(path, "list"),
+def _peers(*forms: Path) -> list[Contestant]:
+    """Those that take this tokenizer, in the first of the forms that they take."""
+    builders: list[Callable[[Path], Contestant]] = [
+        peers.fastokens,
+        lambda path: peers.fastokens(path, SEGMENT_CACHE),
+        lambda path: peers.gigatoken(path, "list"),
     ]
     found = []
     for build in builders:
-        try:
-            peer = build()
-            peer.encode(Case("", "A first text."))
-            found.append(peer)
-        except BaseException as error:  # not installed, or not for this tokenizer; a panic of Rust code is no Exception
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
-            print(f"{path}: a peer is left out: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+        for path in forms:
+            try:
+                peer = build(path)
+                peer.encode(Case("", "A first text."))
+                found.append(peer)
+                break
+            except BaseException as error:  # not installed, or not for this tokenizer; a panic in Rust is no Exception
+                if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    raise
+                print(f"{path}: a peer refused: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
     return found
 
 
@@ -196,8 +205,8 @@ tokenizer file in a process of its own, with an empty cache: what a server deriv
 keeps, is not there yet, so the reference encodes where no bundled record certifies a fast encoder.
 
 - **File.** Shipped whole; rebuilt from a vocabulary as it is shipped elsewhere; or the sections that a family publishes
-  over another family's vocabulary, for families whose own is not at hand: the cut rules rest on the sections alone, the
-  milliseconds may be others with their own vocabulary.
+  over another family's vocabulary, for families whose own is not at hand: the cut rules rest on the sections alone.
+  With the family's own, such a row would be admitted by structure, the encoder and the milliseconds may be others.
 - **Admitted**: by the config of that name, or by structure: the table of its pre-tokenizer under this name.
 - **Cuts**: safe cuts in 1,000 characters of code, prose and several scripts, without an added token.
 - **Turns** of generated agents' sessions (edits, a trim and replaced think blocks among them): each compared with the
@@ -207,13 +216,13 @@ keeps, is not there yet, so the reference encodes where no bundled record certif
   interleaved. Live is the faster of the live tokenizer's own calls. The peer is the fastest of fastokens (with and
   without its segment cache) and gigatoken that took the tokenizer and gave the live IDs in each of these turns.
 
-{machine}"""
+{machine} {conditions}"""
 
 
 def page(rows: Sequence[Row], head: Mapping[str, Any]) -> str:
     """The page of these rows."""
     served, refused = [r for r in rows if r.admitted], [r for r in rows if r.refused]
-    wrong = sum(r.different for r in rows)
+    record, wrong = Record("models", dict(head)), sum(r.different for r in rows)
     total = (
         f"{len(rows)} files: {len(served)} served, {len(refused)} refused. "
         f"{sum(r.turns for r in rows):,} turns replayed; "
@@ -221,7 +230,9 @@ def page(rows: Sequence[Row], head: Mapping[str, Any]) -> str:
         f"{sum(r.stock for r in rows):,} requests by the stock path."
     )
     parts = [
-        _HEAD.format(machine=machine_line(Record("models", dict(head))), chars=head["chars"], rounds=head["rounds"]),
+        _HEAD.format(
+            machine=machine_line(record), conditions=conditions(record), chars=head["chars"], rounds=head["rounds"]
+        ).strip(),
         "## Served",
         total,
         _table(

@@ -68,11 +68,11 @@ def page(folder: Path) -> str:
     if notes:
         parts += ["## Notes", "\n".join(f"- {note}" for note in notes)]
     repeat.append("python -m bench docs --write")
-    head = _HEAD.format(repeat="\n".join(repeat), machine=machine_line(first), conditions=_conditions(first))
+    head = _HEAD.format(repeat="\n".join(repeat), machine=machine_line(first), conditions=conditions(first))
     return "\n\n".join((head.strip(), *map(str.strip, parts))) + "\n"
 
 
-def _conditions(record: Record) -> str:
+def conditions(record: Record) -> str:
     m = record.machine
     said = []
     if m.get("quick"):

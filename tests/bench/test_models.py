@@ -96,7 +96,7 @@ def test_the_stock_path_is_not_compared_with_itself(small: Callable[..., Row], m
 def test_a_peer_with_wrong_ids_is_named_and_never_the_fastest(
     small: Callable[..., Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_peers", lambda path: [peers.Plain("guesses", lambda text: [0])])
+    monkeypatch.setattr(models, "_peers", lambda *forms: [peers.Plain("guesses", lambda text: [0])])
     row = small()
     assert (row.peer, row.inexact) == (None, ["guesses"])
     assert row.right, "a peer's fault is not ours"
@@ -110,12 +110,15 @@ def test_a_peer_that_does_not_take_the_tokenizer_is_left_out(files: Path, monkey
     def panics(*_: Any) -> Any:
         raise Panic
 
-    def text(path: Path, *_: Any) -> Any:
+    def second(path: Path, *_: Any) -> Any:
+        if path == files:
+            raise ValueError("unknown form")
         return peers.Plain(f"takes {path.name}", len)
 
     monkeypatch.setattr(peers, "gigatoken", panics)
-    monkeypatch.setattr(peers, "fastokens", text)
-    assert [peer.name for peer in models._peers(files)] == [f"takes {files.name}"] * 2
+    monkeypatch.setattr(peers, "fastokens", second)
+    assert [peer.name for peer in models._peers(files, Path("saved"))] == ["takes saved"] * 2
+    assert models._peers(files) == []
 
 
 def test_what_went_wrong_decides_the_exit_code(
