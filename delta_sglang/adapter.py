@@ -15,7 +15,7 @@ from delta_core.errors import where
 from delta_core.options import Options
 
 from .keys import key_of
-from .live import Bytes, Prompt, claim, keep_tidy, making, override
+from .live import Bytes, Prompt, carry, claim, keep_tidy, making, override
 
 log = logging.getLogger("delta_sglang")
 
@@ -99,6 +99,23 @@ class Adapter:
             yield prompt
         finally:
             making.reset(token)
+
+    def attend(self, processor: Any) -> None:
+        """Serve what a processor has done in threads of its own. What can't be is stock, and counted."""
+        executor = getattr(processor, "mm_processor_executor", None)
+        if executor is not None:
+            try:
+                carry(self, executor)
+            except Exception as error:  # noqa: BLE001 - as it says
+                log.warning("the processor's threads ask their own tokenizers: %s: %s", type(error).__name__, error)
+
+    def serves(self, text: str) -> bool:
+        """Always: DeltaTokenizer itself leaves to the live tokenizer what it must."""
+        return True
+
+    def admits(self, text: str) -> bool:
+        """Whether the live tokenizer is the admitted one, for who does not ask DeltaTokenizer otherwise."""
+        return self.delta.refusal(text) is None
 
     def rendered(self, text: str, add_special_tokens: bool) -> list[int]:
         """What `tokenizer.encode` returns for a chat prompt: a list, as SGLang asks for one, adds to it, repeats it."""

@@ -57,7 +57,10 @@ def _start(manager: Any) -> Adapter | None:
     log.log(logging.INFO if admitted and shown else logging.WARNING, "Delta Tokenizer: %s", delta.describe())
     if getattr(manager, "enable_metrics", False):
         _export(delta)
-    return Adapter(manager.tokenizer, delta, options, multimodal=getattr(manager, "mm_processor", None) is not None)
+    processor = getattr(manager, "mm_processor", None)
+    adapter = Adapter(manager.tokenizer, delta, options, multimodal=processor is not None)
+    adapter.attend(processor)
+    return adapter
 
 
 def _export(delta: Any) -> None:

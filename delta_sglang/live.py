@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copyreg
+import inspect
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
@@ -17,17 +18,23 @@ from delta_core.identity import bytes_of
 
 
 class Server(Protocol):
-    """Who serves: an Adapter, of which this knows no more than it asks for."""
+    """Who serves a tokenizer: an Adapter, or a Clone."""
 
     live: Any
     stock: Any
     one_type: bool
+
+    def serves(self, text: str) -> bool:
+        """Whether this is to be asked at all."""
 
     def rendered(self, text: str, add_special_tokens: bool) -> list[int]:
         """The IDs of a prompt."""
 
     def rendered_array(self, text: str, add_special_tokens: bool) -> array[int]:
         """The same as an array."""
+
+    def admits(self, text: str) -> bool:
+        """Whether the live tokenizer is still the admitted one."""
 
     def decoded(self, ids: list[int]) -> str | None:
         """The text of these IDs, or None."""
@@ -60,7 +67,7 @@ def override(adapter: Server) -> None:
     def encode(self: Any, text: Any, *args: Any, **kwargs: Any) -> Any:
         prompt = making.get()
         plain = isinstance(text, str) and not args and not kwargs.keys() - {"add_special_tokens"}
-        if prompt is None or self is not adapter.live or not plain:
+        if prompt is None or self is not adapter.live or not plain or not adapter.serves(text):
             return base.encode(self, text, *args, **kwargs)
         try:
             ids = adapter.rendered(text, kwargs.get("add_special_tokens", True))
@@ -181,6 +188,8 @@ def encoded(adapter: Server, text: Any, kwargs: Mapping[str, Any], stock: Callab
         text = text[0]
     if not isinstance(text, str) or not all(_plain(name, value) for name, value in kwargs.items()):
         return None
+    if not adapter.serves(text):
+        return None
     live, tensors = adapter.live, kwargs.get("return_tensors")
     if kwargs.get("padding") and live.pad_token is None:
         return None  # an error
@@ -246,6 +255,52 @@ def outside() -> Iterator[None]:
         yield
     finally:
         making.reset(token)
+
+
+# -- the clones of a processor --
+
+
+class Clone:
+    """The copy of the live tokenizer in one of the processors with which SGLang's worker threads work.
+
+    It is served as the live one is, for as long as neither has changed.
+    """
+
+    def __init__(self, adapter: Server, tokenizer: Any) -> None:
+        self._adapter, self.live, self.stock = adapter, tokenizer, type(tokenizer)
+        self.one_type = adapter.one_type
+        self._size = tokenizer._tokenizer.get_vocab_size()
+        self._same = tokenizer._tokenizer.to_str() == adapter.live._tokenizer.to_str()
+
+    def serves(self, text: str) -> bool:
+        """Whether it is the admitted tokenizer: its own stock call serves otherwise."""
+        same = self._same and self.live._tokenizer.get_vocab_size() == self._size
+        return same and self._adapter.serves(text) and self._adapter.admits(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+
+def carry(adapter: Server, executor: Any) -> None:
+    """Have a processor's worker threads know for whom they work. Raises where SGLang's executor is another one."""
+    stock = executor.run
+    if [*inspect.signature(stock).parameters][:1] != ["function"] or not inspect.iscoroutinefunction(stock):
+        raise TypeError(f"{type(executor).__name__}.run is not as expected")
+
+    async def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if making.get() is None:
+            return await stock(function, *args, **kwargs)
+        return await stock(partial(copy_context().run, _on_clone, adapter, function), *args, **kwargs)
+
+    executor.run = run
+
+
+def _on_clone(adapter: Server, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    processor = kwargs.get("processor")
+    tokenizer = getattr(processor, "tokenizer", processor)
+    if type(tokenizer) is adapter.stock:
+        override(Clone(adapter, tokenizer))
+    return function(*args, **kwargs)
 
 
 # -- decoding --

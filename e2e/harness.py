@@ -6,6 +6,7 @@ Wants the package's `e2e` extra: httpx, and the official openai client, by which
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import inspect
 import json
@@ -13,9 +14,11 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -191,6 +194,134 @@ def with_another_token(model: Path, folder: Path) -> Path:
     parsed["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<|planted|>"})
     file.write_text(json.dumps(parsed, ensure_ascii=False))
     return folder
+
+
+def with_another_vocabulary(model: Path, *tokens: str) -> None:
+    """Exchange two tokens of a model folder's vocabulary, in place: another tokenizer under the same name."""
+    file = model / "tokenizer.json"
+    parsed = json.loads(file.read_bytes())
+    vocabulary = parsed["model"]["vocab"]
+    one, two = tokens
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    file.write_text(json.dumps(parsed, ensure_ascii=False))
+
+
+def with_another_pattern(model: Path, folder: Path, pre_tokenizer: Any) -> Path:
+    """A copy of a model folder whose tokenizer splits texts in another way. pre_tokenizer: as in a tokenizer.json."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(model, folder)
+    file = folder / "tokenizer.json"
+    parsed = json.loads(file.read_bytes())
+    parsed["pre_tokenizer"] = pre_tokenizer
+    file.write_text(json.dumps(parsed, ensure_ascii=False))
+    config = folder / "tokenizer_config.json"
+    # The class of a family would put its own pattern there.
+    parsed = json.loads(config.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config.write_text(json.dumps(parsed, indent=1, ensure_ascii=False))
+    return folder
+
+
+def pattern_of(table: str) -> dict[str, Any]:
+    """The pre-tokenizer that a table of this package is for, as a tokenizer.json has it."""
+    parsed = json.loads((REPOSITORY / "configs" / "tables" / f"{table}.json").read_bytes())
+    return {
+        "type": "Sequence",
+        "pretokenizers": [
+            {**step, "trim_offsets": False} if step["type"] == "ByteLevel" else step for step in parsed["pre_tokenizer"]
+        ],
+    }
+
+
+# Of a covered form, and no model's: its table is derived in a second.
+UNKNOWN_PATTERN = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": r"\s+|[^\s\d]+|\d"}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+    ],
+}
+
+# A Qwen2.5-VL of 39M parameters, with the tokenizer of a model folder. Its text alone is a plain Qwen2's.
+_VISION = """
+import os, sys, torch
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+text = dict(
+    vocab_size=151936, hidden_size=128, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=65536, rope_theta=1e6, tie_word_embeddings=False,
+    rope_scaling={"type": "mrope", "rope_type": "default", "mrope_section": [4, 6, 6]},
+    bos_token_id=151643, eos_token_id=151645,
+)
+vision = dict(
+    depth=1, hidden_size=64, intermediate_size=128, num_heads=4, in_chans=3, out_hidden_size=128, patch_size=14,
+    spatial_merge_size=2, temporal_patch_size=2, window_size=112, fullatt_block_indexes=[0],
+)
+ids = dict(image_token_id=151655, video_token_id=151656, vision_start_token_id=151652, vision_end_token_id=151653)
+torch.manual_seed(0)
+model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision, **ids))
+model.to(torch.bfloat16).save_pretrained(sys.argv[1])
+"""
+_VISION_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for c in m.content %}{% if c.type == 'image' or 'image' in c or 'image_url' in c %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% elif 'text' in c %}{{ c.text }}{% endif %}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_IMAGES = {
+    "min_pixels": 3136, "max_pixels": 50176, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+    "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor",
+}  # fmt: skip
+
+
+def make_vision_model(python: Path, folder: Path, text_model: Path) -> Path:
+    """A tiny multimodal model of random weights, made by an engine's own transformers.
+
+    python: of the engine's environment. text_model: a folder of `make_model`'s, of qwen3, whose tokenizer it gets.
+    """
+    stamp = folder / ".delta-e2e"
+    digest = hashlib.sha256(repr((_VISION, _VISION_TEMPLATE, _IMAGES)).encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _run([str(python), "-P", "-c", _VISION, str(folder)])
+    shutil.copy(text_model / "tokenizer.json", folder)
+    config = json.loads((text_model / "tokenizer_config.json").read_bytes()) | {"chat_template": _VISION_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False))
+    (folder / "preprocessor_config.json").write_text(json.dumps(_IMAGES, indent=1))
+    stamp.write_text(digest)
+    return folder
+
+
+def image(seed: int) -> dict[str, Any]:
+    """The content part of an image of 28 to 140 pixels a side, as a data URL."""
+    rng = np.random.default_rng(seed)
+    height, width = (28 * int(n) for n in rng.integers(1, 6, 2))
+    rows = rng.integers(0, 256, (height, width * 3), np.uint8)
+    raw = b"".join(b"\0" + row.tobytes() for row in rows)
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(raw)),
+        (b"IEND", b""),
+    ]
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png).decode()}"}}
+
+
+def vision_messages(*, seed: int, turns: int, images: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
+    """The messages of each turn of a chat, some of whose turns bring an image. images: which."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You look at pictures. " * 60}]
+    rng = np.random.default_rng(seed)
+    words = ["said", "the", "na\u00efve", "\u65e5\u672c", "1234", "print(x)", "\U0001f642", "e\u0301", "and", "\n"]
+    for turn in range(turns):
+        text = " ".join(words[int(n)] for n in rng.integers(0, len(words), 300))
+        content: Any = [{"type": "text", "text": text}, image(seed + turn)] if turn in images else text
+        messages = [*messages, {"role": "user", "content": content}]
+        yield messages
+        messages = [*messages, {"role": "assistant", "content": f"Number {turn}: " + text[:200]}]
 
 
 def _write_qwen3(folder: Path, *, vocab: int, layers: int, heads: int, positions: int, eos: int) -> None:

@@ -85,6 +85,20 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
+# On PYTHONPATH as sitecustomize: declares the operators of a CPU build of the kernels that SGLang's image processors
+# name when they are imported. None is called.
+DECLARED = """
+import pathlib, re, sys
+import torch
+
+library = torch.library.Library("sgl_kernel", "FRAGMENT")
+root = next(pathlib.Path(path) / "sglang" / "srt" for path in sys.path if path.endswith("site-packages"))
+sources = [file.read_text(errors="ignore") for part in ("models", "layers") for file in (root / part).rglob("*.py")]
+operator = re.compile(r"torch\\.ops\\.sgl_kernel\\.([a-z0-9_]+_cpu)\\b")
+for name in sorted({name for text in sources for name in operator.findall(text)}):
+    if not hasattr(torch.ops.sgl_kernel, name):
+        library.define(name + "(Tensor x) -> Tensor")
+"""
 
 
 def environment(work: Path, version: str, python: Path | None = None) -> Path:
@@ -228,7 +242,7 @@ def other(server: Server, path: str, body: dict[str, Any]) -> Any:
 def _error(reply: Reply) -> Any:
     """An error as it is compared: without what differs from request to request."""
     text = reply.body if isinstance(reply.body, str) else json.dumps(reply.body, sort_keys=True)
-    return [reply.status, re.sub(r"\b[0-9a-f]{32}\b", "ID", text)[:2000]]
+    return [reply.status, re.sub(r"\b[0-9a-f]{32}\b|\b0x[0-9a-f]+\b", "ID", text)[:2000]]
 
 
 # Salts that are no string of one prompt's: refused, each in its place, or served.
@@ -351,6 +365,37 @@ def edges(server: Server) -> Outcomes:
         "no text": server.post("/generate", {"sampling_params": ONE}).status,
     }
     return found
+
+
+def pictures(server: Server) -> Outcomes:
+    """Chats with and without images, texts with an image, and images that are none, of a model that takes them."""
+    found: Outcomes = {}
+    for name, seed, images in (("text alone", 1, ()), ("one image", 2, (1,)), ("mixed", 3, (0, 2, 3))):
+        for key in ({"session_id": f"s{seed}"}, {"cache_salt": f"c{seed}"}, {}):
+            for n, messages in enumerate(harness.vision_messages(seed=seed, turns=5, images=images)):
+                found[f"chat, {name}, turn {n}, {[*key]}"] = chat(server, messages, **key)
+    url = harness.image(7)["image_url"]["url"]
+    text, place = "A picture is said to be here. " * 200, "<|vision_start|><|image_pad|><|vision_end|>"
+    for n in range(3):
+        found[f"generate, text alone, {n}"] = generate(server, text * (n + 1), session_id="g")
+        found[f"generate, an image, {n}"] = generate(server, text * (n + 1) + place, image_data=url, session_id="i")
+        found[f"generate, two images, {n}"] = generate(server, place + text + place, image_data=[url, url])
+    found["generate, batch"] = generate(server, [text, text + place], image_data=[None, url])
+    found["completion"] = completion(server, text)
+    found["no place for the image"] = generate(server, text, image_data=url)
+    found["no image for the place"] = generate(server, text + place)
+    found["not an image"] = generate(server, text + place, image_data="data:image/png;base64,AAAA")
+    found["an image alone"] = chat(server, [{"role": "user", "content": [harness.image(9)]}])
+    found["count tokens"] = other(
+        server, "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": text}]}
+    )
+
+    def client(n: int) -> Outcomes:
+        turns = harness.vision_messages(seed=40 + n, turns=4, images=(n,))
+        return {f"client {n}, turn {i}": chat(server, turn, session_id=f"t{n}")[0] for i, turn in enumerate(turns)}
+
+    with ThreadPoolExecutor(4) as pool:
+        return {**found, **{name: ids for part in pool.map(client, range(4)) for name, ids in part.items()}}
 
 
 def concurrent_clients(server: Server, tokenizer: str) -> Outcomes:
@@ -675,9 +720,30 @@ class Tests:
             reply = server.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": ONE})
             self.report.equal("skip serves", reply.status, 200)
 
+    def pictures(self) -> None:
+        """A multimodal model: text alone, with images, and mixed."""
+        model = harness.make_vision_model(
+            self.servers.python, self.servers.models / "vision", self.servers.model("qwen3")
+        )
+        declared = self.servers.logs / "declared"
+        declared.mkdir(parents=True, exist_ok=True)
+        (declared / "sitecustomize.py").write_text(DECLARED)
+        env, answers = {"PYTHONPATH": str(declared)}, []
+        for backend in ("huggingface", "delta"):
+            name = f"pictures-{backend}"
+            with self.servers.server(name, "--enable-metrics", model=model, backend=backend, env=env) as server:
+                answers.append(pictures(server))
+                if backend == "delta":
+                    started(self.report, server, "qwen3")
+                    counts = {name: n for name, n in metrics(server).items() if n}
+                    fallbacks = {name: n for name, n in counts.items() if name.startswith("fallbacks")}
+                    self.report.equal("no fallbacks", fallbacks, {})
+                    self.report.check("reused", counts.get("reused_tokens_total", 0) > 50_000, counts)
+        compare(self.report, answers[1], answers[0])
+
 
 QUICK = ("default", "tokenizers", "workers", "batches", "faults")
-PARTS = (*QUICK, "ways_to_start", "stock_only")
+PARTS = (*QUICK, "ways_to_start", "stock_only", "pictures")
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -670,6 +671,92 @@ def test_outside_of_a_prompt_the_tokenizers_methods_are_stock(multimodal: Any) -
     ids = multimodal.tokenizer(TEXT)["input_ids"]
     assert multimodal.tokenizer.decode(ids) == own(multimodal).decode(ids)
     assert multimodal._delta_adapter.delta.stats().requests == requests
+
+
+class Executor:
+    """SGLang's, as far as the adapter looks at it: worker threads, each with a processor of its own."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._of, self._threads = tokenizer, ThreadPoolExecutor(2)
+        self.clones: list[Any] = []
+
+    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def work() -> Any:
+            if not self.clones:
+                self.clones.append(SimpleNamespace(tokenizer=copy.deepcopy(self._of)))
+            return function(*args, processor=self.clones[0], **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def in_threads(manager: Any, obj: Mixed, process: Callable[[Any, str], Any]) -> Any:
+    """As `one_request`, where the processor works in threads."""
+
+    def work(text: str, processor: Any) -> Any:
+        return process(processor.tokenizer, text)
+
+    async def original(manager: Any, obj: Mixed) -> Any:
+        return await manager.mm_processor.mm_processor_executor.run(work, obj.text.replace(IMAGE, IMAGE * 5))
+
+    return asyncio.run(hooks.tokenize_one_request(original, manager, obj))
+
+
+@pytest.fixture
+def threaded(multimodal: Any) -> Any:
+    multimodal.mm_processor = SimpleNamespace(mm_processor_executor=Executor(multimodal.tokenizer))
+    multimodal._delta_adapter.attend(multimodal.mm_processor)
+    return multimodal
+
+
+def test_what_a_processor_does_in_threads_of_its_own_is_ours(threaded: Any) -> None:
+    live, text = own(threaded), prose(6, 1500)
+    for turn, salt in ((text, "a"), (text + IMAGE, "a"), (text + IMAGE + "and", "b")):
+        obj = Mixed(turn, "image", cache_salt=salt)
+        got = in_threads(threaded, obj, lambda tokenizer, text: tokenizer([text], padding=True))
+        want = live([turn.replace(IMAGE, IMAGE * 5)], padding=True)
+        assert got["input_ids"] == want["input_ids"]
+        assert got.word_ids(0) == want.word_ids(0)
+    stats = threaded._delta_adapter.delta.stats()
+    assert stats.fallbacks == {}
+    assert stats.by_path == {"cold": 2, "append": 1}, "the salt has come along"
+    (clone,) = threaded.mm_processor.mm_processor_executor.clones
+    assert clone.tokenizer is not threaded.tokenizer
+    assert clone.tokenizer._tokenizer.padding is None
+    outside = asyncio.run(
+        threaded.mm_processor.mm_processor_executor.run(lambda processor: processor.tokenizer(TEXT)["input_ids"])
+    )
+    assert outside == live(TEXT)["input_ids"]
+    assert threaded._delta_adapter.delta.stats().requests == 3, "nobody's prompt"
+
+
+@pytest.mark.parametrize("which", ["live", "clone", "before"])
+def test_a_clone_that_is_not_the_admitted_tokenizer_any_more_is_stock(which: str, threaded: Any) -> None:
+    executor = threaded.mm_processor.mm_processor_executor
+    process = lambda tokenizer, text: tokenizer(text)["input_ids"]  # noqa: E731 - twice
+    if which == "before":
+        other = own(threaded)
+        other.add_tokens(["sentence with"])
+        executor.clones.append(SimpleNamespace(tokenizer=other))
+    else:
+        in_threads(threaded, Mixed(TEXT, "image"), process)
+        assert threaded._delta_adapter.delta.stats().fallbacks == {}
+        (threaded if which == "live" else executor.clones[0]).tokenizer.add_tokens(["sentence with"])
+    want = copy.deepcopy(executor.clones[0].tokenizer)(TEXT)["input_ids"]
+    assert in_threads(threaded, Mixed(TEXT, "image"), process) == want
+    assert threaded._delta_adapter.delta.stats().fallbacks == {"multimodal": 1}
+
+
+def test_an_executor_that_is_not_as_expected_is_left_alone(multimodal: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Other:
+        def run(self, function: Any) -> Any:
+            return function()
+
+    for executor in (Other(), SimpleNamespace()):
+        caplog.clear()
+        multimodal._delta_adapter.attend(SimpleNamespace(mm_processor_executor=executor))
+        assert "run" not in vars(executor)
+        (line,) = [record.message for record in caplog.records]
+        assert line.startswith("the processor's threads ask their own tokenizers: ")
 
 
 # -- decoding --
