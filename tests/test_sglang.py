@@ -619,7 +619,7 @@ def test_requests_of_text_alone_and_with_images_are_ours(multimodal: Any) -> Non
         lambda tokenizer, text: tokenizer(text, truncation=True, max_length=20),
         lambda tokenizer, text: tokenizer(text, padding=True, pad_to_multiple_of=64),
         lambda tokenizer, text: tokenizer([[text]], is_split_into_words=True),
-        lambda tokenizer, text: tokenizer(text, no_such_keyword=5),
+        lambda tokenizer, text: tokenizer(text, return_special_tokens_mask=True),
         lambda tokenizer, text: copy.deepcopy(tokenizer)(text),
         lambda tokenizer, text: {"input_ids": [1, 2]},
     ],
