@@ -38,7 +38,7 @@ from .report import machine_line
 from .texts import transcript, turns
 from .workloads import SEGMENT_CACHE, exact_peer, of
 
-LIVE = "HF encode_batch_fast"  # the faster of the live tokenizer's calls
+LIVE = "HF encode_batch_fast"
 KIND = "mixed"
 SAMPLED = 20_000  # characters in which cuts are counted
 REPLAYED = 60_000  # characters of a replayed session at its end: 19 turns, edits and a trim among them
@@ -51,8 +51,8 @@ class Row:
     admitted: the config or the structure, empty when refused. refused: why, by section. encoder: who serves; note: why
     not another. cuts: for 1,000 characters. turns: replayed; answers: compared for them; different: of these.
     stock: requests of them that the stock path served, which would compare it with itself. chars, delta_ms, live_ms: of
-    the warm turn; peer, peer_ms: the fastest exact one, or None. inexact: peers that gave wrong IDs in it. failed: the
-    last line of a process that gave no answer.
+    the warm turn; peer, peer_ms: the fastest exact one, or None. inexact: peers that gave wrong IDs in it. again: how
+    often the row was measured anew, after the others. failed: what became of a process that gave no answer.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Row:
     peer: str | None = None
     peer_ms: float = 0.0
     inexact: list[str] = field(default_factory=list)
+    again: int = 0
     failed: str = ""
 
     @property
@@ -153,13 +154,7 @@ def warm(row: Row, tok: DeltaTokenizer, live: Tokenizer, path: Path, known: str,
         ids: list[int] = live.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
-    with tempfile.TemporaryDirectory() as folder:
-        saved = Path(
-            folder, "tokenizer.json"
-        )  # files of older versions of the library have forms that peers don't read
-        live.save(str(saved))
-        others = _peers(path, saved)
-    everyone = [Delta(KEYED, tok), peers.Plain(LIVE, reference, again=False), *others]
+    everyone = [Delta(KEYED, tok), peers.Plain(LIVE, reference, again=False), *_peers(path)]
     results = run([(scene, who) for who in everyone], reference, rounds=rounds, seconds=60)
     ours, stock = of(results, KEYED), of(results, LIVE)
     row.chars, row.delta_ms, row.live_ms = chars, ours.median_ms, stock.median_ms
@@ -173,25 +168,23 @@ def warm(row: Row, tok: DeltaTokenizer, live: Tokenizer, path: Path, known: str,
         row.peer, row.peer_ms = best.row, best.median_ms
 
 
-def _peers(*forms: Path) -> list[Contestant]:
-    """Those that take this tokenizer, in the first of the forms that they take."""
-    builders: list[Callable[[Path], Contestant]] = [
-        peers.fastokens,
-        lambda path: peers.fastokens(path, SEGMENT_CACHE),
-        lambda path: peers.gigatoken(path, "list"),
+def _peers(path: Path) -> list[Contestant]:
+    """Those that take this tokenizer."""
+    builders: list[Callable[[], Contestant]] = [
+        lambda: peers.fastokens(path),
+        lambda: peers.fastokens(path, SEGMENT_CACHE),
+        lambda: peers.gigatoken(path, "list"),
     ]
     found = []
     for build in builders:
-        for path in forms:
-            try:
-                peer = build(path)
-                peer.encode(Case("", "A first text."))
-                found.append(peer)
-                break
-            except BaseException as error:  # not installed, or not for this tokenizer; a panic in Rust is no Exception
-                if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                    raise
-                print(f"{path}: a peer refused: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+        try:
+            peer = build()
+            peer.encode(Case("", "A first text."))
+            found.append(peer)
+        except BaseException as error:  # not installed, or not for this tokenizer; a panic in Rust is no Exception
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            print(f"{path}: a peer refused: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
     return found
 
 
@@ -213,7 +206,7 @@ keeps, is not there yet, so the reference encodes where no bundled record certif
   live tokenizer's IDs four times, found by content or session and cold, with the post-processor's tokens and without;
   {rounds} warm turns more are compared as they are timed.
 - **Warm turn**: 400 characters more at {chars:,} characters of mixed text, medians in milliseconds, all in one process,
-  interleaved. Live is the faster of the live tokenizer's own calls. The peer is the fastest of fastokens (with and
+  interleaved. Live is the live tokenizer's `encode_batch_fast`. The peer is the fastest of fastokens (with and
   without its segment cache) and gigatoken that took the tokenizer and gave the live IDs in each of these turns.
 
 {machine} {conditions}"""
@@ -257,6 +250,9 @@ def page(rows: Sequence[Row], head: Mapping[str, Any]) -> str:
         *(f"{r.family} ({r.name}): FAILED: {r.failed}" for r in rows if r.failed),
         *(f"{r.family} ({r.name}): {r.stock} requests took the stock path" for r in rows if r.stock),
     ]
+    again = [f"`{r.name}`" for r in rows if r.again]
+    if again:
+        notes.append(f"measured again, after the others: {', '.join(again)}")
     if notes:
         parts += ["## Notes", "\n".join(f"- {note}" for note in notes)]
     return "\n\n".join(parts) + "\n"
@@ -326,7 +322,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in [] if args.page else args.only or files:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="bench-models-") as cache:
-            row = rows[name] = apart(args.files, name, options, Path(cache))
+            row = apart(args.files, name, options, Path(cache))
+        row.again = rows[name].again + 1 if name in rows else 0
+        rows[name] = row
         row.family = row.family or str(files[name]["family"])
         said = "FAILED" if not row.right else f"refused: {'; '.join(row.refused)}" if row.refused else row.admitted
         print(

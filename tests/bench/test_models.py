@@ -96,7 +96,7 @@ def test_the_stock_path_is_not_compared_with_itself(small: Callable[..., Row], m
 def test_a_peer_with_wrong_ids_is_named_and_never_the_fastest(
     small: Callable[..., Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_peers", lambda *forms: [peers.Plain("guesses", lambda text: [0])])
+    monkeypatch.setattr(models, "_peers", lambda path: [peers.Plain("guesses", lambda text: [0])])
     row = small()
     assert (row.peer, row.inexact) == (None, ["guesses"])
     assert row.right, "a peer's fault is not ours"
@@ -110,15 +110,12 @@ def test_a_peer_that_does_not_take_the_tokenizer_is_left_out(files: Path, monkey
     def panics(*_: Any) -> Any:
         raise Panic
 
-    def second(path: Path, *_: Any) -> Any:
-        if path == files:
-            raise ValueError("unknown form")
+    def takes(path: Path, *_: Any) -> Any:
         return peers.Plain(f"takes {path.name}", len)
 
     monkeypatch.setattr(peers, "gigatoken", panics)
-    monkeypatch.setattr(peers, "fastokens", second)
-    assert [peer.name for peer in models._peers(files, Path("saved"))] == ["takes saved"] * 2
-    assert models._peers(files) == []
+    monkeypatch.setattr(peers, "fastokens", takes)
+    assert [peer.name for peer in models._peers(files)] == [f"takes {files.name}"] * 2
 
 
 def test_what_went_wrong_decides_the_exit_code(
@@ -147,7 +144,10 @@ def test_one_row_anew_keeps_the_others(
     assert asked == ["marked", "bare", "refused", "bare"]
     rows = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]
     assert [row["refused"] for row in rows] == [["time 1"], ["time 4"], ["time 3"]]
-    assert "time 4" in capsys.readouterr().out
+    assert [row["again"] for row in rows] == [0, 1, 0]
+    said = capsys.readouterr().out
+    assert "time 4" in said
+    assert "measured again, after the others: `bare`" in said
     assert main([*call, "--only", "nobody"]) == 2
 
 
