@@ -7,6 +7,7 @@ Wants the package's `e2e` extra: httpx, and the official openai client, by which
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import inspect
 import json
@@ -28,10 +29,14 @@ from typing import Any
 import httpx
 import numpy as np
 import openai
+from tokenizers import Tokenizer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))  # this checkout, whether or not one is installed
 
+from delta_core.admission.sections import sections_of  # noqa: E402
+from delta_core.admission.tables import cached_path  # noqa: E402
+from delta_core.reference import Reference  # noqa: E402
 from delta_core.tools.demo import templates  # noqa: E402
 from delta_core.tools.demo.messages import Message, Turn  # noqa: E402
 from delta_core.tools.demo.session import generate  # noqa: E402
@@ -68,6 +73,32 @@ def ensure_venv(
         after(site_packages(executable))
     stamp.write_text(digest)  # last: a half-built environment is built again
     return executable
+
+
+# Two operators that torchvision's GPU build wants to find when it is imported beside a CPU torch.
+OPERATORS = """
+import sys
+
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            import torch
+
+            Finder.library = torch.library.Library("torchvision", "DEF")
+            for operator in ("nms", "qnms"):
+                Finder.library.define(operator + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def declare_operators(packages: Path) -> None:
+    """Have them declared in an environment, whose site-packages folder this is."""
+    (packages / "_torchvision_operators.py").write_text(OPERATORS)
+    (packages / "torchvision_operators.pth").write_text("import _torchvision_operators\n")
 
 
 def install_checkout(python: Path) -> None:
@@ -184,14 +215,17 @@ def make_model(folder: Path, tokenizer: str, *, layers: int = 1, heads: int = 4,
     return folder
 
 
-def with_another_token(model: Path, folder: Path) -> Path:
-    """A copy of a model folder whose tokenizer has one more added token, <|planted|>, as a fine-tune's may."""
+def with_stripping_token(model: Path, folder: Path) -> Path:
+    """A copy of a model folder whose tokenizer has one more added token, <|planted|>, that takes the spaces before it.
+
+    Such a token is not covered: the tokenizer is refused.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(model, folder)
     file = folder / "tokenizer.json"
     parsed = json.loads(file.read_bytes())
     last = parsed["added_tokens"][-1]
-    parsed["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<|planted|>"})
+    parsed["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<|planted|>", "lstrip": True})
     file.write_text(json.dumps(parsed, ensure_ascii=False))
     return folder
 
@@ -240,6 +274,30 @@ UNKNOWN_PATTERN = {
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
     ],
 }
+
+
+class Derivation:
+    """The table of a model folder's tokenizer, in a cache of a test's own. As a context manager: it waits so long."""
+
+    def __init__(self, model: Path, cache: Path) -> None:
+        live = Tokenizer.from_file(str(model / "tokenizer.json"))
+        name = cached_path(sections_of(Reference(live).parsed()).pre_tokenizer).name
+        self.table = cache / "tables" / name
+        self._lock: Any = None
+
+    def __enter__(self) -> Derivation:
+        self.table.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = open(self.table.with_suffix(".lock"), "w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
+    def written(self) -> int | None:
+        """When the table was written, None when it is not there."""
+        return self.table.stat().st_mtime_ns if self.table.is_file() else None
+
 
 # A Qwen2.5-VL of 39M parameters, with the tokenizer of a model folder. Its text alone is a plain Qwen2's.
 _VISION = """

